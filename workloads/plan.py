@@ -1,0 +1,108 @@
+"""The plan: which request is due when, how long its prompt and its answer are.
+
+A plan is a value: columns of equal length, read-only, sorted by arrival. The same workload and the same
+seed give the same bytes on every machine, whatever the number of load processes; `digest()` names them.
+Nothing here sleeps, sends or reads a clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Plan:
+    """One row per request, in the order of arrival.
+
+    arrival_ns: int64 offsets from the start of the run, ascending.
+    prompt_tokens, output_tokens: int32, at least 1.
+    session, turn: int64, -1 where the request belongs to no session.
+    class_id: int32 index into `classes` (the workload class or client that sent the request).
+    prefix_blocks: int64 ids of the prompt's leading blocks of `block_tokens` tokens, all rows one after the
+        other; row i owns prefix_blocks[prefix_offsets[i]:prefix_offsets[i + 1]]. Empty where nothing is shared.
+    source: what the plan was made from (resolved workload, what a trace reader found), JSON-able; not digested.
+    """
+
+    arrival_ns: NDArray[np.int64]
+    prompt_tokens: NDArray[np.int32]
+    output_tokens: NDArray[np.int32]
+    session: NDArray[np.int64]
+    turn: NDArray[np.int64]
+    class_id: NDArray[np.int32]
+    classes: tuple[str, ...] = ("default",)
+    prefix_blocks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    prefix_offsets: NDArray[np.int64]
+    block_tokens: int = 0
+    source: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        n = len(self.arrival_ns)
+        for name in ("prompt_tokens", "output_tokens", "session", "turn", "class_id"):
+            assert len(getattr(self, name)) == n, f"{name} has another length than arrival_ns"
+        assert len(self.prefix_offsets) == n + 1
+        assert n == 0 or bool(np.all(np.diff(self.arrival_ns) >= 0)), "arrivals must ascend"
+        assert n == 0 or int(min(self.prompt_tokens.min(), self.output_tokens.min())) >= 1
+        for column in self._columns():
+            column.setflags(write=False)
+
+    @classmethod
+    def of(
+        cls,
+        arrival_ns: NDArray[np.int64],
+        prompt_tokens: NDArray[np.int32],
+        output_tokens: NDArray[np.int32],
+        source: dict[str, Any] | None = None,
+    ) -> Plan:
+        """Make a plan of independent requests: no sessions, one class, nothing shared."""
+        n = len(arrival_ns)
+        return cls(
+            arrival_ns=np.asarray(arrival_ns, np.int64),
+            prompt_tokens=np.asarray(prompt_tokens, np.int32),
+            output_tokens=np.asarray(output_tokens, np.int32),
+            session=np.full(n, -1, np.int64),
+            turn=np.full(n, -1, np.int64),
+            class_id=np.zeros(n, np.int32),
+            prefix_offsets=np.zeros(n + 1, np.int64),
+            source=source or {},
+        )
+
+    def __len__(self) -> int:
+        return len(self.arrival_ns)
+
+    def _columns(self) -> tuple[NDArray[Any], ...]:
+        return (
+            self.arrival_ns,
+            self.prompt_tokens,
+            self.output_tokens,
+            self.session,
+            self.turn,
+            self.class_id,
+            self.prefix_blocks,
+            self.prefix_offsets,
+        )
+
+    @property
+    def span_s(self) -> float:
+        """Seconds from the start of the run to the last arrival; 0 for an empty plan."""
+        return float(self.arrival_ns[-1]) / 1e9 if len(self) else 0.0
+
+    def digest(self) -> str:
+        """Name this plan: sha256 over the bytes of its columns and the class names, 16 hex digits."""
+        digest = hashlib.sha256(b"bench-plan-1")
+        for column in self._columns():
+            digest.update(str(column.dtype.str).encode())
+            digest.update(np.ascontiguousarray(column).tobytes())
+        digest.update("\x00".join(self.classes).encode())
+        digest.update(str(self.block_tokens).encode())
+        return digest.hexdigest()[:16]
+
+    def with_source(self, **more: Any) -> Plan:
+        """Copy with further facts about where the plan came from; the digest stays."""
+        return replace(self, source={**self.source, **more})
