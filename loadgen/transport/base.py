@@ -1,0 +1,57 @@
+"""What happened to one request on the wire, raw: bytes and stamps, nothing decided.
+
+A transport fills an `Exchange` while the stream lives and hands it over when it has ended. Whether that end
+was a success, which bytes were tokens and what they mean is decided afterwards in `loadgen.interpret`, off
+the hot path. Instants are absolute CLOCK_MONOTONIC nanoseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class End(StrEnum):
+    """Why a transport stopped reading; the one fact about a request that bytes alone do not show."""
+
+    COMPLETE = "complete"  # the response is whole by its own framing
+    EOF = "eof"  # the peer closed in order; whether the answer was whole, its bytes say
+    RESET = "reset"  # the connection broke: reset, broken pipe, TLS alert
+    CONNECT_FAILED = "connect_failed"
+    CONNECT_TIMEOUT = "connect_timeout"
+    FIRST_TOKEN_TIMEOUT = "first_token_timeout"
+    TOTAL_TIMEOUT = "total_timeout"
+    STALLED = "stalled"  # a token came, then none for the stall timeout
+    CANCELLED = "cancelled"  # the run was stopped, or drained for too long
+    UNSENT = "unsent"  # no byte left: no descriptor, no port, or the run ended first
+    MALFORMED = "malformed"  # bytes that are not HTTP, or more of them than are kept
+
+
+@dataclass(slots=True, kw_only=True)
+class Exchange:
+    """One request as the transport saw it.
+
+    chunks: bytes as read, one item a read: HTTP/1.1 with head and framing where `framed`, else body bytes
+    with `status` and `headers` (lower-case names) given beside them.
+    stamps: when each chunk arrived, by the kernel's receive stamp where `stamp_source` is "kernel";
+    reads_ns: when this process read it. Both have one item a chunk.
+    """
+
+    index: int
+    request_id: str
+    scheduled_ns: int
+    sent_ns: int | None = None
+    connected_ns: int | None = None
+    written_ns: int | None = None
+    chunks: list[bytes] = field(default_factory=list)
+    stamps: list[int] = field(default_factory=list)
+    reads_ns: list[int] = field(default_factory=list)
+    stamp_source: str = "user"
+    framed: bool = True
+    status: int | None = None
+    headers: dict[str, str] | None = None
+    ended: End = End.UNSENT
+    ended_ns: int | None = None
+    error: str | None = None
+    reused: bool | None = None
+    worker: int = -1
