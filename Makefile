@@ -1,0 +1,43 @@
+# One command runs the main job, one passes the tests; both install what they need into .venv.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+RUN    ?= --rate 20 --dist lognormal
+
+.PHONY: setup run test check bench loc clean
+
+$(VENV)/run.stamp: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[engine]'
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/run.stamp
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[engine,test,dev]'
+	@touch $@
+
+setup: $(VENV)/dev.stamp
+
+run: $(VENV)/run.stamp ## measure the reference engine and write an HTML report
+	$(BIN)/bench run $(RUN)
+	$(BIN)/bench report
+
+test: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(VENV)/dev.stamp
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/dev.stamp
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(BIN)/python -m benchmarks.client
+
+loc: ## product lines, tests and benchmarks apart
+	@git ls-files 'loadgen/*.py' 'workloads/*.py' 'reports/*.py' 'reference_engine/*.py' | xargs wc -l | tail -1
+	@for p in loadgen workloads reports reference_engine tests; do \
+	  printf '%8d %s\n' "$$(git ls-files "$$p/*.py" | xargs cat | wc -l)" $$p; done
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

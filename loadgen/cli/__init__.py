@@ -1,0 +1,78 @@
+"""The command line: `bench COMMAND`. This module only wires commands together and ends the process.
+
+Commands live in modules of their own and import what they need when they run, so that `bench --help` and
+a load-generating machine stay light.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import Any
+
+import typer
+
+from loadgen.cli import report, run, serve
+from loadgen.errors import EXIT_INTERRUPTED, EXIT_USAGE, BenchError
+
+WrongUsage: type[Exception] = typer.BadParameter.__mro__[1]  # typer carries its own copy of click
+
+app = typer.Typer(
+    name="bench",
+    help="What latency does an LLM server give at a given rate, and why?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+app.command("run")(run.run)
+app.command("serve", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(serve.serve)
+app.command("report")(report.report)
+
+
+@app.callback(invoke_without_command=True)
+def _root(ctx: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version.")) -> None:
+    if version:
+        from importlib.metadata import version as installed_version
+
+        typer.echo(installed_version("bench"))
+        raise typer.Exit
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+        raise typer.Exit(EXIT_USAGE)
+
+
+def build() -> Any:
+    """Return the click command tree, each flag also readable from `BENCH_<FLAG>`."""
+    group = typer.main.get_command(app)
+    for command in getattr(group, "commands", {}).values():
+        for parameter in command.params:
+            if parameter.param_type_name == "option" and parameter.name != "help":
+                parameter.envvar = f"BENCH_{parameter.name.upper()}"
+                parameter.show_envvar = False
+    return group
+
+
+def main() -> None:
+    """Run the command line; every foreseen problem ends as one line on stderr and an exit code."""
+    try:
+        code = build().main(prog_name="bench", standalone_mode=False)
+    except BenchError as exc:
+        _tell(str(exc))
+        code = exc.exit_code
+    except WrongUsage as exc:
+        where = getattr(exc, "ctx", None)
+        message = re.sub(r" \(env var: .*?\)", "", exc.format_message())  # type: ignore[attr-defined]
+        _tell(message + (f" (see {where.command_path} --help)" if where else ""))
+        code = EXIT_USAGE
+    except (typer.Abort, KeyboardInterrupt):
+        code = EXIT_INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _tell(message: str) -> None:
+    print(f"bench: {message}", file=sys.stderr)

@@ -1,0 +1,223 @@
+"""The flags, once: every command that measures takes these, under the same names and with the same meaning.
+
+A command receives them as one frozen `RunOptions`; `takes_options` turns its fields into flags. Each flag
+can also be set by environment (`BENCH_RATE`) and by `--config bench.toml` (`rate = 20`), in that order
+of precedence, and the origin of every value is kept for the manifest.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from loadgen.cli.units import parse_count, parse_duration, parse_warmup, parse_window
+from loadgen.errors import UsageError
+
+LOAD, LENGTHS, TARGET, ENGINE, TIMEOUTS, OUTPUT = (
+    "Load",
+    "Lengths",
+    "Target",
+    "Reference engine",
+    "Timeouts",
+    "Output",
+)
+
+
+class Api(StrEnum):
+    """Which protocol the target speaks; `auto` asks the server."""
+
+    AUTO = "auto"
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+
+
+class TransportName(StrEnum):
+    """raw: own HTTP/1.1 client with kernel stamps; httpx: HTTP/2, proxies and environment settings."""
+
+    RAW = "raw"
+    HTTPX = "httpx"
+
+
+def _typed(parse: Callable[[str], Any]) -> Callable[[Any], Any]:
+    """Wrap a parser of values with units for typer: text is parsed, a default passes as it is."""
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return parse(value)
+        except UsageError as exc:
+            raise typer.BadParameter(str(exc)) from exc
+
+    return convert
+
+
+TIME = _typed(parse_duration)
+COUNT = _typed(parse_count)
+
+
+def _flag(help: str, panel: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
+
+
+def _duration(help: str, panel: str, default: str | bool = True) -> Any:
+    return _flag(help, panel, parser=TIME, metavar="TIME", show_default=default)
+
+
+def _read_config(ctx: typer.Context, path: Path | None) -> Path | None:
+    """Make the keys of a TOML file the defaults of the flags of the same names."""
+    path = path or (Path("bench.toml") if Path("bench.toml").is_file() else None)
+    if path is None:
+        return None
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise UsageError(f"cannot read {path}: {exc.strerror}") from exc
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        raise UsageError(f"{path} is not TOML: {exc}") from exc
+    known = {parameter.name for parameter in ctx.command.params}
+    defaults = {key.replace("-", "_"): value for key, value in values.items() if not isinstance(value, dict)}
+    if unknown := sorted(set(defaults) - known):
+        raise UsageError(f"{path}: unknown key {unknown[0]!r}; keys are the names of the flags, such as rate")
+    # as text, so that `duration = 30` is refused like `--duration 30` and nothing is read by another rule
+    ctx.default_map = {
+        key: [str(item) for item in value] if isinstance(value, list) else value if isinstance(value, bool) else str(value)
+        for key, value in defaults.items()
+    }
+    return path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What one measured run is asked to do. Times are seconds once parsed."""
+
+    rate: Annotated[float | None, _flag("Requests per second, sent whatever the server does.", LOAD)] = None
+    arrival: Annotated[
+        str, _flag("Arrival process: poisson, constant, gamma(cv=2), ...", LOAD, metavar="PROCESS")
+    ] = "poisson"
+    duration: Annotated[
+        float | None, _duration("How long requests are sent (30s where nothing else ends the plan).", LOAD)
+    ] = None
+    requests: Annotated[
+        int | None, _flag("Number of requests, in place of a duration.", LOAD, parser=COUNT, metavar="N")
+    ] = None
+    concurrency: Annotated[
+        int | None, _flag("Closed loop: this many requests at a time (no --rate).", LOAD)
+    ] = None
+    max_in_flight: Annotated[
+        int | None, _flag("Cap on requests in flight; named in the summary, for it closes the loop.", LOAD)
+    ] = None
+    trace: Annotated[
+        Path | None, _flag("Replay recorded arrivals and lengths from this file.", LOAD, metavar="FILE")
+    ] = None
+    trace_window: Annotated[
+        Any, _flag("Part of the recording: START:END.", LOAD, parser=_typed(parse_window), metavar="WINDOW")
+    ] = None
+    trace_speed: Annotated[float, _flag("Play the recording this many times faster.", LOAD)] = 1.0
+    seed: Annotated[int, _flag("Seed of arrivals, lengths and prompts.", LOAD)] = 0
+    warmup: Annotated[
+        Any,
+        _flag("Left out of the metrics at the start: auto, 10s or 0.", LOAD, parser=_typed(parse_warmup), metavar="TIME"),
+    ] = "auto"
+    slo: Annotated[
+        list[str], _flag("METRIC[.STAT]=VALUE, such as ttft=500ms or itl.p99=50ms; may be repeated.", LOAD)
+    ] = ()  # type: ignore[assignment]
+    max_send_lag: Annotated[
+        float | None,
+        _duration("Send lag p99 above which the run is invalid (default: 1ms or 5 % of TTFT).", LOAD),
+    ] = None
+
+    dist: Annotated[
+        str, _flag("Family of the token lengths: fixed, uniform, lognormal, ...", LENGTHS, metavar="NAME")
+    ] = "lognormal"
+    input_tokens: Annotated[
+        str | None, _flag("Prompt length: a mean, or lognormal(median=32,p99=128).", LENGTHS, metavar="LENGTH")
+    ] = None
+    output_tokens: Annotated[
+        str | None, _flag("Answer length: a mean, or lognormal(median=32,p99=128).", LENGTHS, metavar="LENGTH")
+    ] = None
+    length_scale: Annotated[float, _flag("Multiply recorded lengths by this.", LENGTHS)] = 1.0
+
+    target: Annotated[
+        str | None, _flag("Measure this server; without it the reference engine is started.", TARGET, metavar="URL")
+    ] = None
+    api: Annotated[Api, _flag("Protocol of the target.", TARGET)] = Api.AUTO
+    model: Annotated[
+        str | None, _flag("Model name (default: the first that the server lists).", TARGET)
+    ] = None
+    transport: Annotated[TransportName, _flag("HTTP client.", TARGET)] = TransportName.RAW
+    workers: Annotated[str, _flag("Load processes: auto or a number.", TARGET)] = "auto"
+    pin: Annotated[
+        bool, _flag("Keep load processes and engine on cores of their own.", TARGET, "--pin/--no-pin")
+    ] = True
+    fresh_connections: Annotated[bool, _flag("One connection per request.", TARGET, "--fresh-connections")] = False
+    header: Annotated[list[str], _flag("Extra request header 'Name: value'; may be repeated.", TARGET)] = ()  # type: ignore[assignment]
+    insecure: Annotated[bool, _flag("Do not verify the TLS certificate.", TARGET, "--insecure")] = False
+
+    policy: Annotated[str, _flag("Scheduler policy.", ENGINE)] = "vllm-v1"
+    shape: Annotated[str, _flag("Shape of the random model: nano, tiny, small, ...", ENGINE)] = "tiny"
+    kv_tokens: Annotated[
+        int | None, _flag("KV cache, in tokens.", ENGINE, parser=COUNT, metavar="N")
+    ] = None
+    max_batch: Annotated[int | None, _flag("Most requests in one step.", ENGINE)] = None
+    chunk_tokens: Annotated[int | None, _flag("Most tokens in one step.", ENGINE)] = None
+
+    connect_timeout: Annotated[float, _duration("To connect.", TIMEOUTS, "10s")] = 10.0
+    first_token_timeout: Annotated[float, _duration("From sending to the first token.", TIMEOUTS, "60s")] = 60.0
+    stall_timeout: Annotated[float, _duration("Between two tokens.", TIMEOUTS, "30s")] = 30.0
+    timeout: Annotated[float, _duration("For a whole request.", TIMEOUTS, "600s")] = 600.0
+    drain_timeout: Annotated[float, _duration("For what is in flight after the last request was sent.", TIMEOUTS, "60s")] = 60.0
+
+    out: Annotated[Path, _flag("Folder under which run folders are made.", OUTPUT, metavar="DIR")] = Path("runs")
+    name: Annotated[str, _flag("Name of the run, part of its folder's name.", OUTPUT)] = "run"
+    json: Annotated[bool, _flag("Print the summary as one JSON document.", OUTPUT, "--json")] = False
+    config: Annotated[
+        Path | None,
+        _flag(
+            "Read flags from this file (default: ./bench.toml where there is one).",
+            OUTPUT,
+            metavar="FILE",
+            callback=_read_config,
+            is_eager=True,
+        ),
+    ] = None
+    quiet: Annotated[bool, _flag("No progress.", OUTPUT, "--quiet")] = False
+    wide: Annotated[bool, _flag("More columns than fit in 80.", OUTPUT, "--wide")] = False
+
+
+def takes_options(command: Callable[[typer.Context, RunOptions], None]) -> Callable[..., None]:
+    """Give a typer command the fields of its options dataclass as flags."""
+    hints = get_type_hints(RunOptions, include_extras=True)
+    parameters = [inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)]
+    for option in fields(RunOptions):
+        default = list(option.default) if option.default == () else option.default
+        parameters.append(
+            inspect.Parameter(
+                option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[option.name]
+            )
+        )
+
+    @functools.wraps(command)
+    def wrapper(ctx: typer.Context, **values: Any) -> None:
+        command(ctx, RunOptions(**values))
+
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
+    return wrapper
+
+
+ORIGINS = {"COMMANDLINE": "flag", "ENVIRONMENT": "env", "DEFAULT_MAP": "file"}
+
+
+def origins(ctx: typer.Context) -> dict[str, str]:
+    """Say where each value came from: flag, env, file or default."""
+    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+    return {name: ORIGINS.get(source.name if source else "", "default") for name, source in sources.items()}

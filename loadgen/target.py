@@ -1,0 +1,100 @@
+"""The life cycle of what is measured: a server that `bench` starts, waits for, watches and stops.
+
+The server says that it is ready by one JSON line on a pipe (`{"port": ..., "model": ...}`); its output goes
+to a file. It lives in a session of its own, so that a Ctrl-C meant for the load generator does not stop it
+before the requests in flight have been accounted for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from loadgen.errors import TargetError
+
+READY_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 15.0
+
+
+class ServerProcess:
+    """A server started for one measurement; a context manager that stops it whatever happens."""
+
+    def __init__(self, command: Sequence[str], *, log: Path, env: dict[str, str] | None = None) -> None:
+        """command: must contain `{ready_fd}` where the number of the pipe belongs."""
+        self._log = log
+        read_fd, write_fd = os.pipe()
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [part.format(ready_fd=write_fd) for part in command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=[write_fd],
+                start_new_session=True,
+                env=env,
+            )
+        os.close(write_fd)
+        self._ready_fd = read_fd
+        self.facts: dict[str, Any] = {}
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.facts.get('host', '127.0.0.1')}:{self.facts['port']}"
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> dict[str, Any]:
+        """Block until the server has said that it is ready; return what it said of itself."""
+        deadline = time.monotonic() + timeout_s
+        said = b""
+        while not said.endswith(b"\n"):
+            readable, _, _ = select.select([self._ready_fd], [], [], max(0.0, deadline - time.monotonic()))
+            if not readable:
+                raise TargetError(f"the server was not ready after {timeout_s:.0f} s; its last words: {self.last_words()}")
+            more = os.read(self._ready_fd, 65536)
+            if not more:
+                self._process.wait(timeout=STOP_TIMEOUT_S)
+                raise TargetError(
+                    f"the server ended with code {self._process.returncode} before it was ready: {self.last_words()}"
+                )
+            said += more
+        self.facts = json.loads(said)
+        return self.facts
+
+    def last_words(self) -> str:
+        """Return the last line that the server printed, for a message."""
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        return lines[-1][:300] if lines else "(it printed nothing)"
+
+    def stop(self) -> int:
+        """Ask the server to stop, insist after a while, and return its exit code."""
+        if self.is_alive():
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(timeout=STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+        if self._ready_fd >= 0:
+            os.close(self._ready_fd)
+            self._ready_fd = -1
+        return self._process.returncode
+
+    def __enter__(self) -> ServerProcess:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.stop()
