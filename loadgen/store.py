@@ -1,0 +1,335 @@
+"""The run folder: the one interface between commands, on disk and read back.
+
+Decides where each file of a run lies and that a folder left by a crash can still be read. Decides nothing
+about what the figures mean. Layout and schemas: docs/run-folder.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from loadgen.errors import RunFolderError
+from loadgen.records import arrow_schema
+from loadgen.row_stream import ROW_GROUP_ROWS, RowWriter, sorted_rows, stream_path, stream_paths
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+    from workloads.plan import Plan
+
+__all__ = ["RequestRows", "RowWriter", "Run", "RunFolder", "load", "stream_path", "write_json"]
+
+MANIFEST_SCHEMA_VERSION = 1
+PLAN_SCHEMA_VERSION = 1
+STATUSES = ("running", "complete", "interrupted", "failed")
+
+NEVER_SENT = "no row was written: the run ended before this request was sent"
+LOST_IN_CRASH = "no row was written: the run broke off before this request ended (it may have been in flight)"
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write strict JSON in one step: readers see the old file or the new one, whole.
+
+    Raises ValueError for NaN and Infinity: undefined is null, and whoever computed it must say so.
+    """
+    text = json.dumps(value, indent=2, allow_nan=False, default=_plain, ensure_ascii=False)
+    temporary = path.with_name(f".{path.name}.tmp")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """A run folder being written; its name is the run's id."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, out: Path, name: str) -> RunFolder:
+        """Make `<out>/<UTC time>-<name>/`, a new one; RunFolderError says why where it cannot be."""
+        if not name or name.startswith(".") or not all(c.isalnum() or c in "._-" for c in name):
+            raise RunFolderError(
+                f"--name {name!r} cannot be part of a folder name: use letters, digits, '.', '_', '-'"
+            )
+        stem = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{name}"
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            for attempt in range(1, 1000):
+                path = out / (stem if attempt == 1 else f"{stem}-{attempt}")
+                try:
+                    path.mkdir()
+                except FileExistsError:
+                    continue
+                write_json(
+                    path / "manifest.json", {"schema_version": MANIFEST_SCHEMA_VERSION, "status": "running"}
+                )
+                return cls(path)
+        except OSError as exc:
+            raise RunFolderError(
+                f"cannot write a run folder under {out}: {exc.strerror}; choose a place with --out"
+            ) from exc
+        raise RunFolderError(f"cannot write a run folder under {out}: {stem} exists a thousand times")
+
+    @property
+    def run_id(self) -> str:
+        """The folder's name; requests carry it in X-Request-Id."""
+        return self.path.name
+
+    def write_manifest(self, manifest: Mapping[str, Any]) -> None:
+        """Replace manifest.json; `status` is one of STATUSES (running where it is left out)."""
+        versioned = {"schema_version": MANIFEST_SCHEMA_VERSION, "status": "running", **manifest}
+        assert versioned["status"] in STATUSES, versioned["status"]
+        write_json(self.path / "manifest.json", versioned)
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Replace summary.json."""
+        write_json(self.path / "summary.json", summary)
+
+    def write_plan(self, plan: Plan) -> None:
+        """Write plan.parquet."""
+        _write_parquet(self.path / "plan.parquet", [plan_table(plan)])
+
+    def compact_requests(self, plan: Plan, *, reason: str = NEVER_SENT) -> int:
+        """Turn the workers' streams into requests.parquet, sorted by index, and return the row count.
+
+        A planned index without a row becomes an `unsent` row whose error is `reason`. The streams are removed
+        only after the Parquet file is on disk.
+        """
+        streams = stream_paths(self.path)
+        blocks = sorted_rows(streams, plan_table(plan), reason)
+        num_rows = _write_parquet(self.path / "requests.parquet", blocks)
+        for path in streams:
+            path.unlink()
+        return num_rows
+
+
+def plan_table(plan: Plan) -> pa.Table:
+    """The plan as the table of plan.parquet; digest, block size and source stand in the metadata."""
+    import pyarrow as pa
+
+    classes = pa.array(plan.classes, pa.string())
+    columns = {
+        "index": pa.array(np.arange(len(plan), dtype=np.int64)),
+        "arrival_ns": pa.array(plan.arrival_ns),
+        "prompt_tokens": pa.array(plan.prompt_tokens),
+        "output_tokens": pa.array(plan.output_tokens),
+        "session": pa.array(plan.session),
+        "turn": pa.array(plan.turn),
+        "class": classes.take(pa.array(plan.class_id)),
+        "prefix_blocks": pa.ListArray.from_arrays(
+            pa.array(plan.prefix_offsets, pa.int32()), pa.array(plan.prefix_blocks, pa.int64())
+        ),
+    }
+    metadata = {
+        "schema_version": str(PLAN_SCHEMA_VERSION),
+        "digest": plan.digest(),
+        "block_tokens": str(plan.block_tokens),
+        "source": json.dumps(plan.source, allow_nan=False, default=_plain),
+    }
+    return pa.table(columns).replace_schema_metadata(metadata)
+
+
+def _write_parquet(path: Path, blocks: Iterator[pa.Table] | list[pa.Table]) -> int:
+    import pyarrow.parquet as pq
+
+    temporary = path.with_name(f".{path.name}.tmp")
+    writer: pq.ParquetWriter | None = None
+    num_rows = 0
+    for block in blocks:
+        if writer is None:
+            writer = pq.ParquetWriter(temporary, block.schema, **_encodings(block.schema))
+        writer.write_table(block, row_group_size=ROW_GROUP_ROWS)
+        num_rows += block.num_rows
+    assert writer is not None
+    writer.close()
+    with open(temporary, "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    return num_rows
+
+
+def _encodings(schema: pa.Schema) -> dict[str, Any]:
+    """Delta-packed integers: stamps ascend, so that they take two or three bytes each instead of eight."""
+    import pyarrow as pa
+
+    text = [column.name for column in schema if pa.types.is_string(column.type)]
+    delta = {
+        f"{column.name}.list.element" if pa.types.is_list(column.type) else column.name: "DELTA_BINARY_PACKED"
+        for column in schema
+        if column.name.endswith("_ns")
+    }
+    return {"compression": "zstd", "compression_level": 1, "use_dictionary": text, "column_encoding": delta}
+
+
+class RequestRows:
+    """The rows of a run, read by column: a million requests with all their stamps need not fit in memory."""
+
+    def __init__(self, source: Path | pa.Table) -> None:
+        self._source = source
+
+    @property
+    def num_rows(self) -> int:
+        import pyarrow.parquet as pq
+
+        return int(
+            pq.read_metadata(self._source).num_rows
+            if isinstance(self._source, Path)
+            else self._source.num_rows
+        )
+
+    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """The named columns (all of them by default) as one table."""
+        import pyarrow.parquet as pq
+
+        if isinstance(self._source, Path):
+            return pq.read_table(self._source, columns=columns)
+        return self._source if columns is None else self._source.select(columns)
+
+    def iter_batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The named columns in pieces of at most ROW_GROUP_ROWS rows, in order of index."""
+        import pyarrow.parquet as pq
+
+        if isinstance(self._source, Path):
+            with pq.ParquetFile(self._source) as file:
+                yield from file.iter_batches(ROW_GROUP_ROWS, columns=list(columns))
+        else:
+            yield from self._source.select(columns).to_batches(ROW_GROUP_ROWS)
+
+
+class Run:
+    """A run folder, read. `requests`, `steps` and `plan` are read from disk when they are first asked for."""
+
+    def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
+        self.path = path
+        self.manifest = manifest
+
+    def __repr__(self) -> str:
+        return f"<Run {self.path.name} {self.manifest['status']}>"
+
+    @property
+    def is_compacted(self) -> bool:
+        return (self.path / "requests.parquet").exists()
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """summary.json, or None where the run broke off before it was written."""
+        path = self.path / "summary.json"
+        return _read_json(path) if path.exists() else None
+
+    @cached_property
+    def rows(self) -> RequestRows:
+        """The rows by column; of a run that broke off, from its streams and its plan."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        path = self.path / "requests.parquet"
+        if path.exists():
+            _check_version(
+                path, pq.read_schema(path).metadata, int(arrow_schema().metadata[b"schema_version"])
+            )
+            return RequestRows(path)
+        if not (self.path / "plan.parquet").exists():
+            raise RunFolderError(f"{self.path} holds no rows: the run broke off before its plan was written")
+        tables = sorted_rows(stream_paths(self.path), self.plan_rows(), LOST_IN_CRASH)
+        return RequestRows(pa.concat_tables(list(tables)))
+
+    def plan_rows(self) -> pa.Table:
+        """plan.parquet as an Arrow table with its metadata."""
+        import pyarrow.parquet as pq
+
+        path = self.path / "plan.parquet"
+        if not path.exists():
+            raise RunFolderError(f"{self.path} has no plan.parquet")
+        _check_version(path, pq.read_schema(path).metadata, PLAN_SCHEMA_VERSION)
+        return pq.read_table(path)
+
+    def step_rows(self) -> pa.Table | None:
+        """engine_steps.parquet as an Arrow table with its metadata; None where the steps are not known."""
+        import pyarrow.parquet as pq
+
+        path = self.path / "engine_steps.parquet"
+        return pq.read_table(path) if path.exists() else None
+
+    @cached_property
+    def requests(self) -> pd.DataFrame:
+        """One row per scheduled request; integers are pandas' nullable Int64 and Int32."""
+        return _to_pandas(self.rows.read())
+
+    @cached_property
+    def plan(self) -> pd.DataFrame:
+        return _to_pandas(self.plan_rows())
+
+    @cached_property
+    def steps(self) -> pd.DataFrame | None:
+        table = self.step_rows()
+        return None if table is None else _to_pandas(table)
+
+
+def load(folder: Path | str) -> Run:
+    """Open a run folder, also one that a crash left; RunFolderError where it is none or is too new."""
+    path = Path(folder)
+    manifest_path = path / "manifest.json"
+    if not path.is_dir():
+        raise RunFolderError(f"{path} is not a folder; a run is a folder such as runs/20260131T120000Z-run")
+    if not manifest_path.exists():
+        raise RunFolderError(f"{path} is not a run folder: it has no manifest.json")
+    manifest = _read_json(manifest_path)
+    _check_version(manifest_path, manifest, MANIFEST_SCHEMA_VERSION)
+    if manifest.get("status") not in STATUSES:
+        raise RunFolderError(
+            f"{manifest_path}: status is {manifest.get('status')!r}, not one of {', '.join(STATUSES)}"
+        )
+    return Run(path, manifest)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError) as exc:
+        raise RunFolderError(f"cannot read {path}: {exc}") from exc
+    if not isinstance(value, dict):
+        raise RunFolderError(f"cannot read {path}: not a JSON object")
+    return value
+
+
+def _check_version(path: Path, facts: Mapping[Any, Any] | None, known: int) -> None:
+    facts = facts or {}
+    found = facts.get("schema_version", facts.get(b"schema_version"))
+    if found is None:
+        raise RunFolderError(f"{path} carries no schema_version: not written by bench")
+    if int(found) > known:
+        raise RunFolderError(
+            f"{path} has schema version {int(found)}, this bench reads up to {known}: update bench"
+        )
+
+
+def _to_pandas(table: pa.Table) -> pd.DataFrame:
+    import pandas as pd
+    import pyarrow as pa
+
+    nullable = {pa.int64(): pd.Int64Dtype(), pa.int32(): pd.Int32Dtype(), pa.bool_(): pd.BooleanDtype()}
+    frame: pd.DataFrame = table.to_pandas(types_mapper=nullable.get)
+    return frame
