@@ -63,12 +63,15 @@ class ServerProcess:
         while not said.endswith(b"\n"):
             readable, _, _ = select.select([self._ready_fd], [], [], max(0.0, deadline - time.monotonic()))
             if not readable:
-                raise TargetError(f"the server was not ready after {timeout_s:.0f} s; its last words: {self.last_words()}")
+                raise TargetError(
+                    f"the server was not ready after {timeout_s:.0f} s; its last words: {self.last_words()}"
+                )
             more = os.read(self._ready_fd, 65536)
             if not more:
                 self._process.wait(timeout=STOP_TIMEOUT_S)
                 raise TargetError(
-                    f"the server ended with code {self._process.returncode} before it was ready: {self.last_words()}"
+                    f"the server ended with code {self._process.returncode} before it was ready: "
+                    f"{self.last_words()}"
                 )
             said += more
         self.facts = json.loads(said)

@@ -32,7 +32,9 @@ app.command("report")(report.report)
 
 
 @app.callback(invoke_without_command=True)
-def _root(ctx: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version.")) -> None:
+def _root(
+    ctx: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version.")
+) -> None:
     if version:
         from importlib.metadata import version as installed_version
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from loadgen.cli.units import parse_count, parse_duration, parse_warmup, parse_window
+from loadgen.cli.units import parse_count, parse_duration, parse_warmup
 from loadgen.errors import UsageError
 
 LOAD, LENGTHS, TARGET, ENGINE, TIMEOUTS, OUTPUT = (
@@ -60,16 +60,27 @@ def _typed(parse: Callable[[str], Any]) -> Callable[[Any], Any]:
     return convert
 
 
+def _window(text: str) -> tuple[float, float | None]:
+    """Read `--trace-window` by the rule of the workloads, which are not loaded for `--help`."""
+    from workloads import WorkloadError
+    from workloads.expression import parse_window
+
+    try:
+        return parse_window(text)
+    except WorkloadError as exc:
+        raise UsageError(str(exc)) from exc
+
+
 TIME = _typed(parse_duration)
 COUNT = _typed(parse_count)
 
 
-def _flag(help: str, panel: str, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
+def _flag(text: str, panel: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=panel, **more)
 
 
-def _duration(help: str, panel: str, default: str | bool = True) -> Any:
-    return _flag(help, panel, parser=TIME, metavar="TIME", show_default=default)
+def _duration(text: str, panel: str, default: str | bool = True) -> Any:
+    return _flag(text, panel, parser=TIME, metavar="TIME", show_default=default)
 
 
 def _read_config(ctx: typer.Context, path: Path | None) -> Path | None:
@@ -89,7 +100,11 @@ def _read_config(ctx: typer.Context, path: Path | None) -> Path | None:
         raise UsageError(f"{path}: unknown key {unknown[0]!r}; keys are the names of the flags, such as rate")
     # as text, so that `duration = 30` is refused like `--duration 30` and nothing is read by another rule
     ctx.default_map = {
-        key: [str(item) for item in value] if isinstance(value, list) else value if isinstance(value, bool) else str(value)
+        key: [str(item) for item in value]
+        if isinstance(value, list)
+        else value
+        if isinstance(value, bool)
+        else str(value)
         for key, value in defaults.items()
     }
     return path
@@ -119,13 +134,18 @@ class RunOptions:
         Path | None, _flag("Replay recorded arrivals and lengths from this file.", LOAD, metavar="FILE")
     ] = None
     trace_window: Annotated[
-        Any, _flag("Part of the recording: START:END.", LOAD, parser=_typed(parse_window), metavar="WINDOW")
+        Any, _flag("Part of the recording: START:END.", LOAD, parser=_typed(_window), metavar="WINDOW")
     ] = None
     trace_speed: Annotated[float, _flag("Play the recording this many times faster.", LOAD)] = 1.0
     seed: Annotated[int, _flag("Seed of arrivals, lengths and prompts.", LOAD)] = 0
     warmup: Annotated[
         Any,
-        _flag("Left out of the metrics at the start: auto, 10s or 0.", LOAD, parser=_typed(parse_warmup), metavar="TIME"),
+        _flag(
+            "Left out of the metrics at the start: auto, 10s or 0.",
+            LOAD,
+            parser=_typed(parse_warmup),
+            metavar="TIME",
+        ),
     ] = "auto"
     slo: Annotated[
         list[str], _flag("METRIC[.STAT]=VALUE, such as ttft=500ms or itl.p99=50ms; may be repeated.", LOAD)
@@ -139,44 +159,53 @@ class RunOptions:
         str, _flag("Family of the token lengths: fixed, uniform, lognormal, ...", LENGTHS, metavar="NAME")
     ] = "lognormal"
     input_tokens: Annotated[
-        str | None, _flag("Prompt length: a mean, or lognormal(median=32,p99=128).", LENGTHS, metavar="LENGTH")
+        str | None,
+        _flag("Prompt length: a mean, or lognormal(median=32,p99=128).", LENGTHS, metavar="LENGTH"),
     ] = None
     output_tokens: Annotated[
-        str | None, _flag("Answer length: a mean, or lognormal(median=32,p99=128).", LENGTHS, metavar="LENGTH")
+        str | None,
+        _flag("Answer length: a mean, or lognormal(median=32,p99=128).", LENGTHS, metavar="LENGTH"),
     ] = None
     length_scale: Annotated[float, _flag("Multiply recorded lengths by this.", LENGTHS)] = 1.0
 
     target: Annotated[
-        str | None, _flag("Measure this server; without it the reference engine is started.", TARGET, metavar="URL")
+        str | None,
+        _flag("Measure this server; without it the reference engine is started.", TARGET, metavar="URL"),
     ] = None
     api: Annotated[Api, _flag("Protocol of the target.", TARGET)] = Api.AUTO
-    model: Annotated[
-        str | None, _flag("Model name (default: the first that the server lists).", TARGET)
-    ] = None
+    model: Annotated[str | None, _flag("Model name (default: the first that the server lists).", TARGET)] = (
+        None
+    )
     transport: Annotated[TransportName, _flag("HTTP client.", TARGET)] = TransportName.RAW
     workers: Annotated[str, _flag("Load processes: auto or a number.", TARGET)] = "auto"
     pin: Annotated[
         bool, _flag("Keep load processes and engine on cores of their own.", TARGET, "--pin/--no-pin")
     ] = True
-    fresh_connections: Annotated[bool, _flag("One connection per request.", TARGET, "--fresh-connections")] = False
+    fresh_connections: Annotated[
+        bool, _flag("One connection per request.", TARGET, "--fresh-connections")
+    ] = False
     header: Annotated[list[str], _flag("Extra request header 'Name: value'; may be repeated.", TARGET)] = ()  # type: ignore[assignment]
     insecure: Annotated[bool, _flag("Do not verify the TLS certificate.", TARGET, "--insecure")] = False
 
     policy: Annotated[str, _flag("Scheduler policy.", ENGINE)] = "vllm-v1"
     shape: Annotated[str, _flag("Shape of the random model: nano, tiny, small, ...", ENGINE)] = "tiny"
-    kv_tokens: Annotated[
-        int | None, _flag("KV cache, in tokens.", ENGINE, parser=COUNT, metavar="N")
-    ] = None
+    kv_tokens: Annotated[int | None, _flag("KV cache, in tokens.", ENGINE, parser=COUNT, metavar="N")] = None
     max_batch: Annotated[int | None, _flag("Most requests in one step.", ENGINE)] = None
     chunk_tokens: Annotated[int | None, _flag("Most tokens in one step.", ENGINE)] = None
 
     connect_timeout: Annotated[float, _duration("To connect.", TIMEOUTS, "10s")] = 10.0
-    first_token_timeout: Annotated[float, _duration("From sending to the first token.", TIMEOUTS, "60s")] = 60.0
+    first_token_timeout: Annotated[float, _duration("From sending to the first token.", TIMEOUTS, "60s")] = (
+        60.0
+    )
     stall_timeout: Annotated[float, _duration("Between two tokens.", TIMEOUTS, "30s")] = 30.0
     timeout: Annotated[float, _duration("For a whole request.", TIMEOUTS, "600s")] = 600.0
-    drain_timeout: Annotated[float, _duration("For what is in flight after the last request was sent.", TIMEOUTS, "60s")] = 60.0
+    drain_timeout: Annotated[
+        float, _duration("For what is in flight after the last request was sent.", TIMEOUTS, "60s")
+    ] = 60.0
 
-    out: Annotated[Path, _flag("Folder under which run folders are made.", OUTPUT, metavar="DIR")] = Path("runs")
+    out: Annotated[Path, _flag("Folder under which run folders are made.", OUTPUT, metavar="DIR")] = Path(
+        "runs"
+    )
     name: Annotated[str, _flag("Name of the run, part of its folder's name.", OUTPUT)] = "run"
     json: Annotated[bool, _flag("Print the summary as one JSON document.", OUTPUT, "--json")] = False
     config: Annotated[

@@ -1,8 +1,202 @@
+"""`bench run`: one measured run, from flags to a judged run folder.
+
+Everything that can be wrong is found before the first request leaves: flags, lengths, trace, output folder,
+target. From then on whatever happens ends in a complete, marked folder.
+"""
+
 from __future__ import annotations
+
+import json
+import re
+import secrets
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import typer
+
+from loadgen.cli.opened import OpenedTarget, open_target, parse_headers
 from loadgen.cli.options import RunOptions, origins, takes_options
+from loadgen.cli.signals import Interruption
+from loadgen.errors import EXIT_INVALID, EXIT_OK, UsageError
+
+if TYPE_CHECKING:
+    from loadgen.drive import DriveConfig
+    from loadgen.preflight import Preflight
+    from loadgen.store import Run, RunFolder
+    from workloads import Plan
+
 
 @takes_options
 def run(ctx: typer.Context, options: RunOptions) -> None:
-    """x"""
-    print(options, origins(ctx))
+    """Measure one run: send requests on schedule, judge the measurement, print what users would see."""
+    from loadgen.measure.slo import parse_slo
+    from loadgen.store import RunFolder
+
+    for target in options.slo:
+        parse_slo(target)
+    parse_headers(options.header)
+    plan = make_plan(options)
+    folder = RunFolder.create(options.out, options.name)
+    with Interruption() as interruption:
+        try:
+            with open_target(options, folder.path, interruption.stop) as target:
+                check_fits(plan, target.preflight)
+                _record(ctx, options, plan, folder, target, interruption)
+        except BaseException:
+            if not (folder.path / "plan.parquet").exists():
+                shutil.rmtree(folder.path)  # nothing was sent: nothing to keep
+            raise
+    from loadgen.measurement import conclude
+
+    measured = conclude(folder)
+    show(measured, options)
+    raise typer.Exit(interruption.exit_code or exit_code(measured))
+
+
+def make_plan(options: RunOptions) -> Plan:
+    """Turn the flags of load and lengths into a plan; UsageError says what is wrong."""
+    from workloads import Workload, WorkloadError
+
+    if options.rate is None and options.trace is None and options.concurrency is None:
+        raise UsageError(
+            "say how much to send: --rate 20 (requests per second), --trace FILE or --concurrency N"
+        )
+    if options.concurrency is not None and options.rate is None and options.requests is None:
+        raise UsageError("--concurrency without --rate needs --requests N: nothing else ends the run")
+    try:
+        return Workload(
+            arrival=options.arrival,
+            rate_per_s=options.rate,
+            duration_s=options.duration,
+            num_requests=options.requests,
+            dist=options.dist,
+            input_tokens=options.input_tokens,
+            output_tokens=options.output_tokens,
+            trace=options.trace,
+            trace_window=options.trace_window,
+            trace_speed=options.trace_speed,
+            length_scale=options.length_scale,
+        ).plan(options.seed)
+    except WorkloadError as exc:
+        raise UsageError(str(exc)) from exc
+
+
+def check_fits(plan: Plan, preflight: Preflight) -> None:
+    """Refuse a plan with a request that the target can never serve."""
+    if preflight.context_tokens is None or not len(plan):
+        return
+    totals = plan.prompt_tokens.astype("int64") + plan.output_tokens
+    worst = int(totals.argmax())
+    if int(totals[worst]) > preflight.context_tokens:
+        over = int((totals > preflight.context_tokens).sum())
+        raise UsageError(
+            f"{over} of {len(plan)} requests are longer than the context of {preflight.model} "
+            f"({preflight.context_tokens} tokens): request {worst} has {plan.prompt_tokens[worst]} prompt + "
+            f"{plan.output_tokens[worst]} output; shorten --input-tokens, --output-tokens or --length-scale"
+        )
+
+
+def _record(
+    ctx: typer.Context,
+    options: RunOptions,
+    plan: Plan,
+    folder: RunFolder,
+    target: OpenedTarget,
+    interruption: Interruption,
+) -> None:
+    from loadgen.measurement import record
+    from reports.terminal import LiveView
+
+    nonce = secrets.randbits(63)
+    config = drive_config(options, folder.run_id, target, nonce)
+    manifest: dict[str, Any] = {
+        "command": shlex.join(["bench", *without_secrets(sys.argv[1:])]),
+        "config": _described(options, origins(ctx)),
+        "seeds": {"seed": options.seed, "nonce": nonce},
+        "target": target.facts(),
+    }
+    with LiveView(plan_requests=len(plan), duration_s=plan.span_s, is_quiet=options.quiet) as view:
+        record(
+            plan,
+            config,
+            folder,
+            manifest=manifest,
+            on_progress=view.update,
+            stop=interruption.stop,
+            is_target_alive=target.is_alive,
+        )
+
+
+def drive_config(options: RunOptions, run_id: str, target: OpenedTarget, nonce: int) -> DriveConfig:
+    """Gather what the load processes need to know."""
+    from loadgen.drive import DriveConfig
+
+    return DriveConfig(
+        url=target.url,
+        endpoint=target.preflight.api,
+        model=target.preflight.model,
+        headers=target.headers,
+        prompt_offset=target.preflight.prompt_offset or 0,
+        seed=options.seed,
+        nonce=nonce,
+        run_id=run_id,
+        workers=None if options.workers == "auto" else int(options.workers),
+        pin=target.load_cpus,
+        fresh_connections=options.fresh_connections,
+        transport=options.transport.value,
+        verify=not options.insecure,
+        max_in_flight=options.max_in_flight,
+        concurrency=options.concurrency,
+        connect_timeout_s=options.connect_timeout,
+        first_token_timeout_s=options.first_token_timeout,
+        stall_timeout_s=options.stall_timeout,
+        timeout_s=options.timeout,
+        drain_timeout_s=options.drain_timeout,
+    )
+
+
+def without_secrets(arguments: Sequence[str]) -> list[str]:
+    """Blank the values of headers in a command line that is about to be written down."""
+    return [
+        re.sub(r"^((?:--header=)?[\w-]+:).+$", r"\1 ***", a) if _is_header(a, b) else a
+        for b, a in zip(["", *arguments], arguments, strict=False)
+    ]
+
+
+def _is_header(argument: str, before: str) -> bool:
+    return before == "--header" or argument.startswith("--header=")
+
+
+def _described(options: RunOptions, origin: dict[str, str]) -> dict[str, Any]:
+    values = {**asdict(options), "header": [line.partition(":")[0] for line in options.header]}
+    return {
+        name: {
+            "value": str(value) if isinstance(value, Path) else value,
+            "origin": origin.get(name, "default"),
+        }
+        for name, value in values.items()
+    }
+
+
+def show(measured: Run, options: RunOptions) -> None:
+    """Print the result on stdout: the summary, or with --json one document."""
+    assert measured.summary is not None
+    if options.json:
+        typer.echo(json.dumps({**measured.summary, "folder": str(measured.path)}, allow_nan=False))
+        return
+    from rich.console import Console
+
+    from reports.terminal import print_summary
+
+    print_summary(measured, Console(), wide=options.wide)
+
+
+def exit_code(measured: Run) -> int:
+    """0 for a valid measurement, 3 for an invalid one."""
+    assert measured.summary is not None
+    return EXIT_OK if measured.summary["verdict"]["status"] == "valid" else EXIT_INVALID

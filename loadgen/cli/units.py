@@ -1,4 +1,4 @@
-"""Values with units, as people type them: `500ms`, `10s`, `2m`, `64Ki`, `0:60s`.
+"""Values with units, as people type them: `500ms`, `10s`, `2m`, `64Ki`.
 
 A bare number is refused where two units are plausible; only 0 needs none.
 """
@@ -33,18 +33,6 @@ def parse_count(text: str) -> int:
         if value == int(value):
             return int(value)
     raise UsageError(f"not a whole number: {text!r}; write 4096, 10k or 64Ki")
-
-
-def parse_window(text: str) -> tuple[float, float | None]:
-    """Read a window of time `START:END` as seconds; an empty end is the end of the recording."""
-    start, colon, end = text.partition(":")
-    if not colon:
-        raise UsageError(f"not a window: {text!r}; write START:END, such as 0:60s or 10m:12m")
-    first = parse_duration(start) if start.strip() else 0.0
-    last = parse_duration(end) if end.strip() else None
-    if last is not None and last <= first:
-        raise UsageError(f"window {text!r} is empty: its end must lie after its start")
-    return first, last
 
 
 def parse_warmup(text: str) -> float | None:

@@ -1,0 +1,34 @@
+"""Ctrl-C and SIGTERM during a run: the first asks it to stop and keep its rows, the second insists."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+from loadgen.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
+
+
+class Interruption:
+    """A context in which SIGINT and SIGTERM set `stop` in place of ending the process."""
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self.exit_code: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Interruption:
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            self._previous[signum] = signal.signal(signum, self._on_signal)
+        return self
+
+    def _on_signal(self, signum: int, _frame: FrameType | None) -> None:
+        if self.exit_code is not None:
+            raise KeyboardInterrupt
+        self.exit_code = EXIT_INTERRUPTED if signum == signal.SIGINT else EXIT_TERMINATED
+        self.stop.set()
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        for signum, handler in self._previous.items():
+            signal.signal(signum, handler)

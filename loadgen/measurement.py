@@ -1,0 +1,64 @@
+"""One measured run, from a plan to a judged folder: `record` drives and keeps, `conclude` reads and judges.
+
+The two halves meet only in the run folder, so that a run whose target or whose load generator died is judged
+by the same code as any other, and an old folder can be judged again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from loadgen.drive import DriveConfig, Progress, drive
+from loadgen.environment import describe_environment
+from loadgen.measure.summary import summarize
+from loadgen.store import Run, RunFolder, load
+from workloads.plan import Plan
+
+
+def record(
+    plan: Plan,
+    config: DriveConfig,
+    folder: RunFolder,
+    *,
+    manifest: dict[str, Any],
+    on_progress: Callable[[Progress], None],
+    stop: threading.Event,
+    is_target_alive: Callable[[], bool],
+) -> dict[str, Any]:
+    """Send the plan, keep every row, and write the manifest; return the manifest as written.
+
+    Whatever happens in between, the folder ends with one row per planned request and a status:
+    complete, interrupted (`stop` was set) or failed (the load generator itself broke).
+    """
+    facts: dict[str, Any] = {
+        **manifest,
+        "run_id": folder.run_id,
+        "plan_digest": plan.digest(),
+        "plan": {"num_requests": len(plan), "span_s": plan.span_s, **plan.source},
+        "environment": describe_environment(),
+        "started": datetime.now(UTC).isoformat(timespec="milliseconds"),
+    }
+    folder.write_plan(plan)
+    folder.write_manifest({**facts, "status": "running"})
+    status, reason = "failed", "the load generator broke before this request was sent"
+    try:
+        result = drive(plan, config, folder=folder.path, on_progress=on_progress, stop=stop)
+        facts["drive"] = result.facts()
+        status = "interrupted" if result.interrupted else "complete"
+        reason = "the run was stopped before this request was due" if result.interrupted else reason
+    finally:
+        facts["target"] = {**facts.get("target", {}), "alive_at_end": is_target_alive()}
+        facts["ended"] = datetime.now(UTC).isoformat(timespec="milliseconds")
+        folder.compact_requests(plan, reason=reason)
+        folder.write_manifest({**facts, "status": status})
+    return facts
+
+
+def conclude(folder: RunFolder) -> Run:
+    """Compute and judge what the folder holds, write summary.json, and return the run."""
+    run = load(folder.path)
+    folder.write_summary(summarize(run))
+    return run
