@@ -1,0 +1,8 @@
+"""APIs of servers, by name. To change what a request asks for, `dataclasses.replace` an entry."""
+
+from __future__ import annotations
+
+from loadgen.endpoints.base import Endpoint
+from loadgen.endpoints.openai import Chat, Completions
+
+ENDPOINTS: dict[str, Endpoint] = {"completions": Completions(), "chat": Chat()}

@@ -1,0 +1,273 @@
+"""OpenAI's completions and chat APIs, as the servers of this field speak them.
+
+Events are decoded into typed structs (the fast path); whatever does not fit them is decoded without types
+and read field by field, so that a surprise (a list where text was due, an odd finish reason) costs time and
+not the request. Counts are those stated in `usage`, llama.cpp's `timings` or token ids; none is invented.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from loadgen.endpoints.base import ChunkFacts, EndpointDataError, TokenEvents, Usage
+from loadgen.endpoints.errors import message_in
+
+MAX_COUNT = 2**31 - 1
+_DONE = ChunkFacts(is_done=True)
+_NOTHING = ChunkFacts()
+_TEXT_FIELDS = ("content", "text", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call")
+
+
+class _PromptDetails(msgspec.Struct, gc=False):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct, gc=False):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+
+
+class _Timings(msgspec.Struct, gc=False):
+    """llama.cpp's own account of a request; `prompt_n` leaves out what the cache held."""
+
+    cache_n: int = 0
+    prompt_n: int | None = None
+    predicted_n: int | None = None
+
+
+class _Message(msgspec.Struct, gc=False):
+    role: str | None = None
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[msgspec.Raw] | None = None
+    function_call: dict[str, msgspec.Raw] | None = None
+
+
+class _Choice(msgspec.Struct, gc=False):
+    text: str | None = None
+    delta: _Message | None = None
+    message: _Message | None = None
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+
+
+class _Chunk(msgspec.Struct, gc=False):
+    choices: list[_Choice]
+    usage: _Usage | None = None
+    timings: _Timings | None = None
+    error: msgspec.Raw | None = None
+
+
+_decode_chunk = msgspec.json.Decoder(_Chunk).decode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OpenAi:
+    """What both APIs share.
+
+    ignore_eos, include_usage: False for servers that refuse the field. extra: further fields of the body, as
+    JSON text by name.
+    """
+
+    token_events: TokenEvents | None = None
+    stream: bool = True
+    ignore_eos: bool = True
+    include_usage: bool = True
+    extra: tuple[tuple[str, str], ...] = ()
+
+    def interpret(self, data: bytes) -> ChunkFacts:
+        if data == b"[DONE]":
+            return _DONE
+        try:
+            chunk = _decode_chunk(data)
+        except msgspec.MsgspecError:
+            return _untyped_facts(data)
+        if len(chunk.choices) != 1 or chunk.error is not None:
+            return _untyped_facts(data)
+        return _typed_facts(chunk)
+
+    def interpret_body(self, body: bytes) -> ChunkFacts:
+        return self.interpret(body)
+
+    def _fields_after_prompt(self) -> bytes:
+        fields: list[tuple[str, str]] = [("temperature", "0")]
+        if self.ignore_eos:
+            fields.append(("ignore_eos", "true"))
+        if self.stream:
+            fields.append(("stream", "true"))
+            if self.include_usage:
+                fields.append(("stream_options", '{"include_usage":true}'))
+        fields += self.extra
+        return "".join(f",{json.dumps(name)}:{value}" for name, value in fields).encode() + b"}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completions(_OpenAi):
+    """`/v1/completions`: the prompt as text or token ids."""
+
+    @property
+    def path(self) -> str:
+        return "/v1/completions"
+
+    def body(self, prompt: str | list[int], output_tokens: int, model: str) -> bytes:
+        before, after = _completions_frame(self, model)
+        return b'%b%b,"max_tokens":%d%b' % (before, msgspec.json.encode(prompt), output_tokens, after)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chat(_OpenAi):
+    """`/v1/chat/completions`: the prompt as one user message; token ids cannot be sent."""
+
+    @property
+    def path(self) -> str:
+        return "/v1/chat/completions"
+
+    def body(self, prompt: str | list[int], output_tokens: int, model: str) -> bytes:
+        if not isinstance(prompt, str):
+            raise TypeError("a chat message is text; token ids need the completions API")
+        before, after = _chat_frame(self, model)
+        return b'%b%b}],"max_tokens":%d%b' % (before, msgspec.json.encode(prompt), output_tokens, after)
+
+
+@lru_cache(maxsize=64)
+def _completions_frame(endpoint: Completions, model: str) -> tuple[bytes, bytes]:
+    return b'{"model":%b,"prompt":' % msgspec.json.encode(model), endpoint._fields_after_prompt()
+
+
+@lru_cache(maxsize=64)
+def _chat_frame(endpoint: Chat, model: str) -> tuple[bytes, bytes]:
+    before = b'{"model":%b,"messages":[{"role":"user","content":' % msgspec.json.encode(model)
+    return before, endpoint._fields_after_prompt()
+
+
+def _typed_facts(chunk: _Chunk) -> ChunkFacts:
+    choice = chunk.choices[0]
+    message = choice.delta or choice.message
+    has_text = bool(choice.text)
+    is_content = choice.text is not None
+    if message is not None:
+        has_text = has_text or bool(
+            message.content
+            or message.reasoning_content
+            or message.reasoning
+            or message.tool_calls
+            or message.refusal
+            or message.function_call
+        )
+        is_content = is_content or (message.content is not None and message.role is None)
+    num_tokens = len(choice.token_ids) if choice.token_ids else None
+    usage = None
+    if chunk.usage is not None or chunk.timings is not None:
+        usage = _typed_usage(chunk.usage, chunk.timings)
+    is_token = has_text or num_tokens is not None
+    return ChunkFacts(num_tokens, is_token, is_token or is_content, True, choice.finish_reason, usage)
+
+
+def _typed_usage(usage: _Usage | None, timings: _Timings | None) -> Usage | None:
+    if usage is not None:
+        details = usage.prompt_tokens_details
+        cached = details.cached_tokens if details is not None else None
+        return _usage(usage.prompt_tokens, usage.completion_tokens, cached)
+    assert timings is not None
+    prompt = None if timings.prompt_n is None else timings.prompt_n + timings.cache_n
+    return _usage(prompt, timings.predicted_n, timings.cache_n)
+
+
+def _untyped_facts(data: bytes) -> ChunkFacts:
+    """Read an event that is not the usual one: usage alone, an error, several choices, odd types."""
+    if not data.strip():
+        return _NOTHING
+    try:
+        chunk: object = json.loads(data.decode("utf-8", "replace"))
+    except (ValueError, RecursionError) as exc:
+        raise EndpointDataError(f"not JSON: {_quote(data)}") from exc
+    if not isinstance(chunk, Mapping):
+        raise EndpointDataError(f"not an object: {_quote(data)}")
+    error = chunk.get("error")
+    if error or chunk.get("object") == "error":
+        return ChunkFacts(error=message_in(error or chunk) or _quote(data))
+    choices = chunk.get("choices")
+    usage = _untyped_usage(chunk.get("usage"), chunk.get("timings"))
+    if not isinstance(choices, list) and usage is None:
+        raise EndpointDataError(f"no choices: {message_in(chunk)[:200]}")
+    return _merge([_choice_facts(choice) for choice in choices or () if isinstance(choice, Mapping)], usage)
+
+
+def _choice_facts(choice: Mapping[str, Any]) -> ChunkFacts:
+    message = choice.get("delta") or choice.get("message")
+    fields = {**message, "text": choice.get("text")} if isinstance(message, Mapping) else choice
+    has_text = any(_has_content(fields.get(name)) for name in _TEXT_FIELDS)
+    is_content = fields.get("text") is not None or (
+        fields.get("content") is not None and fields.get("role") is None
+    )
+    token_ids = choice.get("token_ids")
+    num_tokens = len(token_ids) if isinstance(token_ids, list) and token_ids else None
+    reason = choice.get("finish_reason")
+    if isinstance(reason, Mapping):
+        reason = reason.get("type")
+    return ChunkFacts(
+        num_tokens=num_tokens,
+        is_token=has_text or num_tokens is not None,
+        is_content_event=has_text or num_tokens is not None or is_content,
+        has_choice=True,
+        finish_reason=None if reason is None or reason is False else str(reason),
+    )
+
+
+def _has_content(value: object) -> bool:
+    """Whether a text field holds text; a list holds it where one of its parts does."""
+    if isinstance(value, list):
+        return any(_has_content(part) for part in value)
+    if isinstance(value, Mapping):
+        return any(_has_content(part) for name, part in value.items() if name not in ("type", "index"))
+    return isinstance(value, str) and value != ""
+
+
+def _merge(choices: list[ChunkFacts], usage: Usage | None) -> ChunkFacts:
+    counts = [facts.num_tokens for facts in choices if facts.is_token]
+    stated = [count for count in counts if count is not None]
+    return ChunkFacts(
+        num_tokens=sum(stated) if stated and len(stated) == len(counts) else None,
+        is_token=any(facts.is_token for facts in choices),
+        is_content_event=any(facts.is_content_event for facts in choices),
+        has_choice=bool(choices),
+        finish_reason=next((facts.finish_reason for facts in choices if facts.finish_reason), None),
+        usage=usage,
+    )
+
+
+def _untyped_usage(usage: object, timings: object) -> Usage | None:
+    if isinstance(usage, Mapping):
+        details = usage.get("prompt_tokens_details")
+        cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
+        return _usage(usage.get("prompt_tokens"), usage.get("completion_tokens"), cached)
+    if isinstance(timings, Mapping):
+        cached, rest = _count(timings.get("cache_n")), _count(timings.get("prompt_n"))
+        prompt = None if rest is None else rest + (cached or 0)
+        return _usage(prompt, timings.get("predicted_n"), cached)
+    return None
+
+
+def _usage(prompt: object, completion: object, cached: object) -> Usage | None:
+    usage = Usage(_count(prompt), _count(completion), _count(cached))
+    return None if usage.prompt_tokens is None and usage.completion_tokens is None else usage
+
+
+def _count(value: object) -> int | None:
+    """A count that a row can hold; None for anything else."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_COUNT:
+        return value
+    return None
+
+
+def _quote(data: bytes) -> str:
+    return repr(data[:120].decode("utf-8", "replace")) + ("..." if len(data) > 120 else "")
