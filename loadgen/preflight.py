@@ -7,21 +7,24 @@ tells apart the ways in which a target can be wrong. Its requests are never rows
 
 from __future__ import annotations
 
-import json
+import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
 from loadgen.endpoints import ENDPOINTS
-from loadgen.endpoints.base import Endpoint, Usage
+from loadgen.endpoints.base import Endpoint, EndpointDataError, Usage
+from loadgen.endpoints.errors import error_text
+from loadgen.endpoints.openai import Chat, Completions
 from loadgen.errors import TargetError, UsageError
 from loadgen.sse import SseParser
 
 PROBE_WORDS = (24, 96)
 PROBE_OUTPUT_TOKENS = 8
+MAX_WORDS_CHARS = 300
 AUTO_ORDER = ("completions", "chat")
 
 
@@ -29,12 +32,14 @@ AUTO_ORDER = ("completions", "chat")
 class Preflight:
     """What the target turned out to be.
 
+    endpoint: the API, without the fields that this server refuses.
     prompt_offset: tokens that the server adds to every prompt; None where it does not report usage.
     context_tokens: longest prompt plus answer, where the server says.
     notes: one sentence each, what was found and what it means for the metrics.
     """
 
     api: str
+    endpoint: Endpoint
     model: str
     prompt_offset: int | None
     context_tokens: int | None
@@ -78,13 +83,14 @@ def probe(
         listed = _list_models(client, url)
         name = model or _first_model(listed, url)
         candidates = AUTO_ORDER if api == "auto" else (api,)
-        chosen, first = _first_that_answers(client, url, candidates, name, words)
         notes: list[str] = []
-        second = _ask(client, ENDPOINTS[chosen], name, words[: PROBE_WORDS[1]], 1)
+        chosen, endpoint, first = _first_that_answers(client, url, candidates, name, words, notes)
+        second = _ask(client, endpoint, name, words[: PROBE_WORDS[1]], 1)
         offset = _prompt_offset(first, second, notes)
-        _check_lengths(_ask(client, ENDPOINTS[chosen], name, words[:8], PROBE_OUTPUT_TOKENS), notes)
+        _check_lengths(_ask(client, endpoint, name, words[:8], PROBE_OUTPUT_TOKENS), notes)
     return Preflight(
         api=chosen,
+        endpoint=endpoint,
         model=name,
         prompt_offset=offset,
         context_tokens=_context_tokens(listed, name),
@@ -104,7 +110,6 @@ class _Answer:
     finish_reason: str | None = None
     usage: Usage | None = None
     error: str | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
 
     def complaint(self) -> str | None:
         """Say what is wrong with the answer, None where nothing is."""
@@ -169,16 +174,41 @@ def _context_tokens(listed: list[dict[str, Any]], model: str) -> int | None:
 
 
 def _first_that_answers(
-    client: httpx.Client, url: str, candidates: Sequence[str], model: str, words: Sequence[str]
-) -> tuple[str, _Answer]:
+    client: httpx.Client,
+    url: str,
+    candidates: Sequence[str],
+    model: str,
+    words: Sequence[str],
+    notes: list[str],
+) -> tuple[str, Endpoint, _Answer]:
+    """Find the first API that answers, leaving out fields that the server refuses."""
     complaints = []
     for name in candidates:
-        answer = _ask(client, ENDPOINTS[name], model, words[: PROBE_WORDS[0]], 1)
-        complaint = answer.complaint()
-        if complaint is None:
-            return name, answer
-        complaints.append(f"POST {ENDPOINTS[name].path} {complaint}")
+        for endpoint, note in _variants(ENDPOINTS[name]):
+            answer = _ask(client, endpoint, model, words[: PROBE_WORDS[0]], 1)
+            complaint = answer.complaint()
+            if complaint is None:
+                notes.extend(filter(None, [note]))
+                return name, endpoint, answer
+            if note == "":
+                complaints.append(f"POST {endpoint.path} {complaint}")
+            if answer.status not in (400, 422):
+                break
     raise TargetError(f"{url} cannot be measured: " + "; ".join(complaints))
+
+
+def _variants(endpoint: Completions | Chat) -> list[tuple[Endpoint, str]]:
+    """The API as it is, then without the extensions that some servers refuse, and what that means."""
+    without_eos = replace(endpoint, ignore_eos=False)
+    without_usage = replace(without_eos, include_usage=False)
+    return [
+        (endpoint, ""),
+        (without_eos, "the server refuses ignore_eos: answers may end before the length asked for"),
+        (
+            without_usage,
+            "the server refuses ignore_eos and stream_options: lengths are its own, counts unknown",
+        ),
+    ]
 
 
 def _ask(
@@ -194,32 +224,22 @@ def _ask(
     kind = response.headers.get("content-type", "")
     answer = _Answer(len(words), response.status_code, kind, response.content)
     if response.status_code != 200:
-        answer.error = _server_words(response.content)
+        answer.error = error_text(response.content)[:MAX_WORDS_CHARS]
         return answer
-    if "event-stream" in kind:
-        facts = [endpoint.interpret(event.data) for event in SseParser().feed(response.content + b"\n\n")]
-    else:
-        facts = [endpoint.interpret_body(response.content)]
+    try:
+        if "event-stream" in kind:
+            facts = [endpoint.interpret(event.data) for event in SseParser().feed(response.content + b"\n\n")]
+        else:
+            facts = [endpoint.interpret_body(response.content)]
+    except EndpointDataError as exc:
+        answer.error = str(exc)
+        return answer
     for fact in facts:
         answer.num_token_events += fact.is_token
         answer.finish_reason = fact.finish_reason or answer.finish_reason
         answer.usage = fact.usage or answer.usage
         answer.error = fact.error or answer.error
     return answer
-
-
-def _server_words(body: bytes) -> str | None:
-    """Find the server's own message in an error body."""
-    try:
-        value = json.loads(body)
-    except ValueError:
-        return None
-    for key in ("error", "message", "detail"):
-        if isinstance(value, dict) and value.get(key):
-            value = value[key]
-    if isinstance(value, dict):
-        value = value.get("message") or value
-    return (value if isinstance(value, str) else json.dumps(value))[:300]
 
 
 def _prompt_offset(short: _Answer, long: _Answer, notes: list[str]) -> int | None:
@@ -241,7 +261,7 @@ def _check_lengths(answer: _Answer, notes: list[str]) -> None:
     """Note where the server does not stream, does not count, or does not give the length asked for."""
     if "event-stream" not in answer.content_type:
         notes.append("the server does not stream: there is no first token apart from the last")
-    produced = answer.usage.output_tokens if answer.usage else None
+    produced = answer.usage.completion_tokens if answer.usage else None
     if produced is None:
         notes.append("the server reports no usage: output tokens are counted from events, or unknown")
     elif produced != PROBE_OUTPUT_TOKENS:
@@ -252,3 +272,14 @@ def _check_lengths(answer: _Answer, notes: list[str]) -> None:
         notes.append(
             f"{produced / answer.num_token_events:.2g} tokens an event: event gaps are not token gaps"
         )
+
+
+def accepts_connections(url: str, timeout_s: float = 2.0) -> bool:
+    """Say whether something still listens there."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        with socket.create_connection((parts.hostname, port), timeout_s):
+            return True
+    except OSError:
+        return False

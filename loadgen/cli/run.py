@@ -37,8 +37,8 @@ def run(ctx: typer.Context, options: RunOptions) -> None:
     from loadgen.measure.slo import parse_slo
     from loadgen.store import RunFolder
 
-    for target in options.slo:
-        parse_slo(target)
+    for line in options.slo:
+        parse_slo(line)
     parse_headers(options.header)
     plan = make_plan(options)
     folder = RunFolder.create(options.out, options.name)
@@ -138,9 +138,9 @@ def drive_config(options: RunOptions, run_id: str, target: OpenedTarget, nonce: 
 
     return DriveConfig(
         url=target.url,
-        endpoint=target.preflight.api,
+        endpoint=target.preflight.endpoint,
         model=target.preflight.model,
-        headers=target.headers,
+        headers=tuple(target.headers.items()),
         prompt_offset=target.preflight.prompt_offset or 0,
         seed=options.seed,
         nonce=nonce,
