@@ -33,7 +33,7 @@ class ServerProcess:
         read_fd, write_fd = os.pipe()
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [part.format(ready_fd=write_fd) for part in command],
+                [part.replace("{ready_fd}", str(write_fd)) for part in command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
