@@ -18,7 +18,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from loadgen.cli.units import parse_count, parse_duration, parse_warmup
+from loadgen.units import parse_count, parse_duration, parse_warmup
 from loadgen.errors import UsageError
 
 LOAD, LENGTHS, TARGET, ENGINE, TIMEOUTS, OUTPUT = (

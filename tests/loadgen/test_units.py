@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadgen.cli.units import parse_count, parse_duration, parse_warmup
+from loadgen.units import parse_count, parse_duration, parse_warmup
 from loadgen.errors import UsageError
 
 
