@@ -1,0 +1,143 @@
+"""The paper that figures are drawn on: size, type, palette, and an SVG that follows the page's colours.
+
+Decides how every figure looks, not what it shows. Colours are Okabe and Ito's (distinct to colour-blind
+eyes); in a page each one becomes a CSS variable with the printed colour as its fallback, so that one drawing
+serves light, dark and paper. The same data give the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK = "#1b1b1f"
+MUTED = "#5f6369"
+RULE = "#d8d9de"
+PAPER = "#fefefe"
+BLUE = "#0072b2"
+VERMILLION = "#d55e00"
+GREEN = "#009e73"
+PURPLE = "#b5569a"
+AMBER = "#c98a00"
+SHADE = "#eceef1"
+CSS_NAMES = {
+    INK: "--ink",
+    MUTED: "--muted",
+    RULE: "--rule",
+    PAPER: "--paper",
+    BLUE: "--blue",
+    VERMILLION: "--vermillion",
+    GREEN: "--green",
+    PURPLE: "--purple",
+    AMBER: "--amber",
+    SHADE: "--shade",
+}
+
+COLUMN_INCHES = (5.6, 3.3)
+RASTER_DPI = 200
+MAX_VECTOR_POINTS = 1500  # a scatter of more points is drawn as an image inside the SVG
+
+_STYLE: dict[str, object] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "bench",
+    "pdf.fonttype": 42,
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9.5,
+    "axes.titlesize": 9.5,
+    "axes.labelsize": 9.5,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+    "legend.fontsize": 9,
+    "legend.frameon": False,
+    "legend.handlelength": 1.4,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED,
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "axes.linewidth": 0.7,
+    "xtick.major.width": 0.7,
+    "ytick.major.width": 0.7,
+    "xtick.minor.width": 0.5,
+    "ytick.minor.width": 0.5,
+    "xtick.major.size": 3,
+    "ytick.major.size": 3,
+    "xtick.minor.size": 1.5,
+    "ytick.minor.size": 1.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": RULE,
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.5,
+    "lines.solid_capstyle": "round",
+    "axes.formatter.useoffset": False,
+    "figure.constrained_layout.use": True,
+    "figure.constrained_layout.h_pad": 0.04,
+    "figure.constrained_layout.w_pad": 0.04,
+    "savefig.dpi": RASTER_DPI,
+}
+
+
+@contextmanager
+def new_figure(
+    num_rows: int = 1, height_inches: float = COLUMN_INCHES[1]
+) -> Iterator[tuple[Figure, list[Axes]]]:
+    """Open a figure one column wide, its rows sharing the x axis, in the house style; no global state is kept."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_STYLE):  # type: ignore[arg-type]
+        figure = Figure(figsize=(COLUMN_INCHES[0], height_inches))
+        FigureCanvasAgg(figure)
+        grid = figure.subplots(num_rows, 1, sharex=True, squeeze=False)
+        yield figure, [row[0] for row in grid]
+
+
+def save_figure(figure: Figure, file_format: str) -> bytes:
+    """Write the figure as `svg`, `pdf` or `png`, without dates, fonts embedded where the format can."""
+    buffer = io.BytesIO()
+    metadata: dict[str, str | None] = {
+        "svg": {"Date": None, "Creator": None, "Format": None, "Type": None},
+        "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+        "png": {"Software": None},
+    }[file_format]
+    figure.savefig(buffer, format=file_format, metadata=metadata)
+    return buffer.getvalue()
+
+
+def inline_svg(svg: str, name: str, title: str, description: str) -> str:
+    """Turn a saved SVG into an element for a page: page colours, page type, unique ids, words for all readers."""
+    body = svg[svg.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r'\bid="', f'id="{name}-', body)
+    body = body.replace("url(#", f"url(#{name}-").replace('href="#', f'href="#{name}-')
+    body = re.sub(r"#[0-9a-f]{6}\b", _page_colour, body)
+    view_box = re.search(r'viewBox="([^"]+)"', body)
+    assert view_box is not None
+    head = (
+        f'<svg viewBox="{view_box.group(1)}" role="img" aria-labelledby="{name}-title {name}-desc">'
+        f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-desc">{escape(description)}</desc>'
+    )
+    return head + body[body.index(">") + 1 :].strip()
+
+
+def _page_colour(match: re.Match[str]) -> str:
+    colour = match.group(0)
+    name = CSS_NAMES.get(colour)
+    return f"var({name}, {colour})" if name else colour

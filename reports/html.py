@@ -1,0 +1,177 @@
+"""One run as one self-contained HTML page: no network, no script needed, light, dark and paper.
+
+Decides the order of the page and what stands in each table; `reports.words` writes the sentences,
+`reports.figures` draws. Everything that came from outside is escaped by the template engine.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from reports import words
+from reports.figures import FIGURES, render_inline
+from reports.quantities import choose_time_unit, format_count, format_in, format_number
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+    from loadgen.store import Run
+
+STATISTICS = ("mean", "p50", "p90", "p99", "p99.9", "max")
+TABLE_METRICS = {
+    "ttft_s": "TTFT",
+    "ttft_from_send_s": "TTFT from the actual send",
+    "itl_s": "ITL (each gap)",
+    "tpot_s": "TPOT (mean gap)",
+    "e2e_s": "E2E",
+    "max_gap_s": "worst stall of a request",
+    "send_lag_s": "send lag",
+    "recv_lag_s": "receive lag",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRow:
+    """One metric of the headline table, every cell as text."""
+
+    label: str
+    unit: str
+    cells: list[str]
+    interval: str
+    num_values: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnFigure:
+    """A figure as it stands in the page."""
+
+    name: str
+    number: int
+    title: str
+    caption: str
+    svg: str
+
+
+def render_run(run: Run) -> str:
+    """Return the page of one run, complete in itself."""
+    summary = words.summary_of(run)
+    raw = json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False)
+    return _template("run.html").render(
+        name=run.path.name,
+        css=_template_text("page.css"),
+        status=words.status(summary),
+        run_status=run.manifest.get("status"),
+        answer=words.answer(summary),
+        notices=words.notices(summary),
+        rates=words.rate_pairs(summary),
+        context=words.context_lines(run.manifest, summary),
+        statistics=STATISTICS,
+        rows=latency_rows(summary["metrics"]),
+        figures=_draw_all(run),
+        failures=words.failure_rows(run),
+        counts=summary["counts"],
+        command=_command(run.manifest),
+        settings=_settings(run.manifest),
+        environment=_flatten(run.manifest.get("environment") or {}),
+        target=_flatten(run.manifest.get("target") or {}),
+        raw=raw,
+        data_link="data:application/json;base64," + base64.b64encode(raw.encode()).decode(),
+        format_count=format_count,
+    )
+
+
+def latency_rows(metrics: Mapping[str, Any]) -> list[TableRow]:
+    """Lay out the headline table: one unit a row, intervals beside the p99."""
+    rows = []
+    for name, label in TABLE_METRICS.items():
+        metric = metrics.get(name)
+        if not metric:
+            continue
+        values = [metric.get(statistic) for statistic in STATISTICS]
+        unit = choose_time_unit(values)
+        rows.append(
+            TableRow(
+                label=label,
+                unit=unit.name,
+                cells=[format_in(value, unit) for value in values],
+                interval=words.interval(metric, "p99", unit),
+                num_values=format_count(metric.get("n")),
+            )
+        )
+    return rows
+
+
+def _draw_all(run: Run) -> list[DrawnFigure]:
+    drawn = []
+    for name, spec in FIGURES.items():
+        svg = render_inline(run, name)
+        if svg is not None:
+            number = len(drawn) + 1
+            drawn.append(
+                DrawnFigure(name=name, number=number, title=spec.title, caption=spec.caption, svg=svg)
+            )
+    return drawn
+
+
+def _command(manifest: Mapping[str, Any]) -> str:
+    command = manifest.get("command") or ""
+    return command if isinstance(command, str) else shlex.join(map(str, command))
+
+
+def _settings(manifest: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """List name, value and origin of every setting."""
+    settings = []
+    for name, entry in (manifest.get("config") or {}).items():
+        known = isinstance(entry, Mapping) and "value" in entry
+        value, origin = (entry["value"], str(entry.get("origin", ""))) if known else (entry, "")
+        settings.append((str(name), _plain(value), origin))
+    return settings
+
+
+def _flatten(tree: Mapping[str, Any] | str, prefix: str = "") -> list[tuple[str, str]]:
+    """List the leaves of a JSON object as dotted name and text."""
+    if not isinstance(tree, Mapping):
+        return [("", _plain(tree))]
+    leaves: list[tuple[str, str]] = []
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            leaves += _flatten(value, f"{prefix}{name}.")
+        else:
+            leaves.append((f"{prefix}{name}", _plain(value)))
+    return leaves
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return format_number(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _template_text(name: str) -> str:
+    return resources.files("reports").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+@cache
+def _template(name: str) -> Template:
+    from jinja2 import Environment, StrictUndefined
+    from jinja2.loaders import FunctionLoader
+
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=FunctionLoader(_template_text),
+    )
+    return environment.get_template(name)

@@ -1,0 +1,202 @@
+"""What a summary says, in sentences: shared by the terminal, the page and Markdown, so that they agree.
+
+Pure text out of summary.json and manifest.json. Decides wording and order; judges nothing and computes
+nothing: what the summary does not know is not said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from reports.quantities import (
+    DASH,
+    Unit,
+    format_count,
+    format_duration,
+    format_in,
+    format_number,
+    format_percent,
+    format_time,
+)
+
+if TYPE_CHECKING:
+    from loadgen.store import Run
+
+Json = Mapping[str, Any]
+Severity = Literal["reason", "finding", "warning"]
+
+LATENCY_ROWS = {
+    "ttft_s": "TTFT",
+    "itl_s": "ITL",
+    "tpot_s": "TPOT",
+    "e2e_s": "E2E",
+    "send_lag_s": "send lag",
+    "recv_lag_s": "recv lag",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """One thing that the verdict says: a reason (the measurement failed), a finding (the server) or a warning."""
+
+    severity: Severity
+    code: str
+    message: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureRow:
+    """A kind of failure: how often, what it is called, and the words of the server or the system."""
+
+    count: int
+    label: str
+    error: str
+
+
+def summary_of(run: Run) -> Json:
+    """Return the run's summary; of a run that broke off before it was written, compute it now."""
+    from loadgen.measure.summary import summarize
+
+    return run.summary or summarize(run)
+
+
+def status(summary: Json) -> str:
+    """Return `VALID` or `INVALID`."""
+    return "VALID" if summary["verdict"]["status"] == "valid" else "INVALID"
+
+
+def notices(summary: Json) -> list[Notice]:
+    """List what the verdict says: reasons first, then findings, then warnings."""
+    verdict = summary["verdict"]
+    listed: list[tuple[Severity, Any]] = [("reason", item) for item in verdict.get("reasons", [])]
+    listed += [("finding", item) for item in verdict.get("findings", [])]
+    listed += [("warning", item) for item in verdict.get("warnings", [])]
+    return [
+        Notice(
+            severity=severity,
+            code=str(item.get("code", severity)),
+            message=str(item.get("message", "")),
+            advice=str(item.get("advice") or ""),
+        )
+        for severity, item in listed
+    ]
+
+
+def answer(summary: Json) -> str:
+    """Say in one sentence what latency users get at this rate; where nothing succeeded, say that."""
+    counts, rates, metrics = summary["counts"], summary["rates"], summary["metrics"]
+    rate = f"At {format_number(rates.get('offered_per_s'))} requests/s offered"
+    ttft, itl = metrics.get("ttft_s") or {}, metrics.get("itl_s") or metrics.get("event_gap_s") or {}
+    if not counts.get("scheduled"):
+        return "Nothing was scheduled, so nothing was measured."
+    if not counts.get("ok"):
+        return f"{rate}, none of {format_count(counts['scheduled'])} requests succeeded: no latency was measured."
+    share = f"{format_count(counts['ok'])} of {format_count(counts['scheduled'])} requests succeeded"
+    if ttft.get("p50") is None:
+        e2e = metrics.get("e2e_s") or {}
+        if e2e.get("p50") is None:
+            return f"{rate}, {share}; none of them lies in the measured window."
+        return f"{rate}, half of the answers were complete within {format_time(e2e['p50'])}; {share}."
+    sentence = f"{rate}, half of the requests saw their first token within {format_time(ttft['p50'])}"
+    if ttft.get("p99") is not None:
+        sentence += f" and 99 % within {format_time(ttft['p99'])}"
+    if itl.get("p50") is not None:
+        sentence += f"; then a token every {format_time(itl['p50'])} (median gap"
+        sentence += f", p99 {format_time(itl['p99'])})" if itl.get("p99") is not None else ")"
+    return f"{sentence}. {share}."
+
+
+def rate_pairs(summary: Json) -> list[tuple[str, str]]:
+    """Name each rate beside its value: requests first, then tokens."""
+    rates = summary["rates"]
+    named = [
+        ("offered", "offered_per_s"),
+        ("sent", "sent_per_s"),
+        ("completed", "completed_per_s"),
+        ("ok", "ok_per_s"),
+    ]
+    pairs = [(name, f"{format_number(rates.get(key))} /s") for name, key in named]
+    pairs.append(("output", f"{format_number(rates.get('output_tokens_per_s'))} tok/s"))
+    pairs.append(("prompt", f"{format_number(rates.get('prompt_tokens_per_s'))} tok/s"))
+    return pairs
+
+
+def interval(metric: Json, statistic: str, unit: Unit) -> str:
+    """Write the 95 % interval of a statistic, or why there is none."""
+    bounds = (metric.get("ci") or {}).get(statistic)
+    if not bounds or None in bounds:
+        return "too few samples" if metric.get("n") else DASH
+    return f"{format_in(bounds[0], unit)} to {format_in(bounds[1], unit)}"
+
+
+def context_lines(manifest: Json, summary: Json) -> list[tuple[str, str]]:
+    """Name and say what the figures rest on: window, arrivals, trace, engine, target; only what is known."""
+    lines = [
+        ("window", _window(summary.get("window") or {})),
+        ("arrivals", _arrivals(summary.get("arrivals") or {})),
+        ("trace", _trace(manifest.get("trace") or {})),
+        ("engine", _engine(summary.get("engine") or {})),
+    ]
+    return [(name, text) for name, text in lines if text]
+
+
+def _window(window: Json) -> str:
+    start, end = window.get("start_s"), window.get("end_s")
+    if start is None or end is None:
+        return ""
+    warmup = f"the first {format_duration(start)} left out as warm-up" if start else "no warm-up left out"
+    method = f" ({window['method']})" if window.get("method") else ""
+    return f"requests scheduled from {start:.1f} s to {end:.1f} s, {warmup}{method}"
+
+
+def _arrivals(arrivals: Json) -> str:
+    if arrivals.get("rate_per_s") is None:
+        return ""
+    asked = f" (asked: {arrivals['asked']})" if arrivals.get("asked") else ""
+    spread = f", gap CV {arrivals['gap_cv']:.2f}" if arrivals.get("gap_cv") is not None else ""
+    return f"{format_number(arrivals['rate_per_s'])} /s as sent{spread}{asked}"
+
+
+def _engine(engine: Json) -> str:
+    if engine.get("busy_fraction") is None:
+        return ""
+    return f"engine busy {format_percent(engine['busy_fraction'])} of the time"
+
+
+def _trace(trace: Json) -> str:
+    rows = trace.get("rows")
+    if not rows:
+        return ""
+    dropped = (rows.get("dropped") or {}).items()
+    lost = "; ".join(f"{format_count(n)} dropped: {reason}" for reason, n in dropped if n) or "none dropped"
+    parts = [
+        str(trace.get("format", "unknown format")),
+        f"{format_count(rows.get('kept'))} of {format_count(rows.get('read'))} rows kept ({lost})",
+        f"span {format_duration(trace.get('span_s'))}",
+        f"{format_number(trace.get('rate_per_s'))} /s",
+    ]
+    if trace.get("gap_cv") is not None:
+        parts.append(f"gap CV {trace['gap_cv']:.2f}")
+    return ", ".join(parts)
+
+
+def failure_rows(run: Run) -> list[FailureRow]:
+    """List the kinds of failure, most frequent first, each with the words that came with it."""
+    from loadgen.measure import series
+
+    return [
+        FailureRow(
+            count=group.count,
+            label=failure_label(group.outcome, group.http_status),
+            error=group.error or "",
+        )
+        for group in series.failure_groups(run.requests)
+    ]
+
+
+def failure_label(outcome: str, http_status: int | None) -> str:
+    """Name a kind of failure: `http_status 503`, `connect_failed`."""
+    return f"{outcome} {http_status}" if outcome == "http_status" and http_status is not None else outcome
