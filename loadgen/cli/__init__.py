@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import typer
 
@@ -56,10 +57,10 @@ def build() -> Any:
     return group
 
 
-def main() -> None:
-    """Run the command line; every foreseen problem ends as one line on stderr and an exit code."""
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and end the process; every foreseen problem ends as one line on stderr and an exit code."""
     try:
-        code = build().main(prog_name="bench", standalone_mode=False)
+        code = build().main(arguments, prog_name="bench", standalone_mode=False)
     except BenchError as exc:
         _tell(str(exc))
         code = exc.exit_code

@@ -71,6 +71,15 @@ def _window(text: str) -> tuple[float, float | None]:
         raise UsageError(str(exc)) from exc
 
 
+def _workers(text: str) -> int | None:
+    """Read `--workers`: a number, or None for `auto`."""
+    if text == "auto":
+        return None
+    if text.isdecimal() and 1 <= int(text) <= 1024:
+        return int(text)
+    raise UsageError(f"not a number of load processes: {text!r}; write auto, 1, 2, ...")
+
+
 TIME = _typed(parse_duration)
 COUNT = _typed(parse_count)
 
@@ -177,7 +186,9 @@ class RunOptions:
         None
     )
     transport: Annotated[TransportName, _flag("HTTP client.", TARGET)] = TransportName.RAW
-    workers: Annotated[str, _flag("Load processes: auto or a number.", TARGET)] = "auto"
+    workers: Annotated[
+        Any, _flag("Load processes: auto or a number.", TARGET, parser=_typed(_workers), metavar="N")
+    ] = "auto"
     pin: Annotated[
         bool, _flag("Keep load processes and engine on cores of their own.", TARGET, "--pin/--no-pin")
     ] = True

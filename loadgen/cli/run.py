@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from loadgen.store import Run, RunFolder
     from workloads import Plan
 
+DEFAULT_DURATION_S = 30.0
+
 
 @takes_options
 def run(ctx: typer.Context, options: RunOptions) -> None:
@@ -68,11 +70,14 @@ def make_plan(options: RunOptions) -> Plan:
         )
     if options.concurrency is not None and options.rate is None and options.requests is None:
         raise UsageError("--concurrency without --rate needs --requests N: nothing else ends the run")
+    duration_s = options.duration
+    if duration_s is None and options.requests is None and options.trace is None:
+        duration_s = DEFAULT_DURATION_S
     try:
         return Workload(
             arrival=options.arrival,
             rate_per_s=options.rate,
-            duration_s=options.duration,
+            duration_s=duration_s,
             num_requests=options.requests,
             dist=options.dist,
             input_tokens=options.input_tokens,
@@ -145,7 +150,7 @@ def drive_config(options: RunOptions, run_id: str, target: OpenedTarget, nonce: 
         seed=options.seed,
         nonce=nonce,
         run_id=run_id,
-        workers=None if options.workers == "auto" else int(options.workers),
+        workers=options.workers,
         pin=target.load_cpus,
         fresh_connections=options.fresh_connections,
         transport=options.transport.value,

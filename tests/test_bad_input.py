@@ -1,0 +1,138 @@
+"""Bad input: one clear line and exit code 2 before anything is sent, never a traceback."""
+
+from __future__ import annotations
+
+import gzip
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from loadgen.cli import main
+from tests.loadgen.test_preflight import MODELS, completions, server
+
+
+def bench(*arguments: str | Path) -> int:
+    """Run a command in this process and return its exit code."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    """Run a command that must be refused; return its one line."""
+    assert bench(*arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.strip().splitlines()
+    assert len(lines) == 1, captured.err
+    assert lines[0].startswith("bench: ")
+    return lines[0]
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+# a port that refuses: a request that gets this far says so in its line, and the test sees it was no earlier check
+NOWHERE = ("--target", "http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--rate", "20", "--dist", "lognormall"], ["lognormall", "lognormal", "uniform"]),
+        (["--rate", "20", "--arrival", "poison"], ["poison", "poisson", "gamma"]),
+        (["--rate", "20", "--arrival", "gamma(cw=2)"], ["cw", "cv"]),
+        (["--rate", "20", "--input-tokens", "lognormal(median=32,p98=128)"], ["p98", "p99"]),
+        (["--rate", "-3"], ["rate", "-3"]),
+        (["--rate", "0"], ["rate", "0"]),
+        (["--rate", "nan"], ["rate", "nan"]),
+        (["--rate", "twenty"], ["twenty"]),
+        (["--rate", "20", "--duration", "30"], ["--duration", "unit"]),
+        (["--rate", "20", "--duration", "0s"], ["duration"]),
+        (["--rate", "20", "--slo", "ttft=fast"], ["ttft=fast"]),
+        (["--rate", "20", "--slo", "tttf=500ms"], ["tttf", "ttft"]),
+        (["--rate", "20", "--workers", "many"], ["--workers", "many"]),
+        (["--rate", "20", "--header", "nonsense"], ["--header", "nonsense"]),
+        (["--rate", "20", "--name", "../up"], ["--name"]),
+        (["--rate", "20", "--trace", "no-such-file.csv"], ["no-such-file.csv"]),
+        (["--trace", "no-such-file.csv"], ["no-such-file.csv"]),
+        ([], ["--rate", "--trace"]),
+        (["--concurrency", "4"], ["--requests"]),
+    ],
+)
+def test_a_wrong_flag_is_named(
+    arguments: Sequence[str], words: Sequence[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    line = refusal(capsys, "run", *arguments, *NOWHERE)
+    for word in words:
+        assert word in line, line
+    assert not list(tmp_path.rglob("manifest.json"))
+
+
+def test_a_bad_row_is_named_by_file_line_and_column(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    trace = tmp_path / "bad.csv.gz"
+    rows = ["TIMESTAMP,ContextTokens,GeneratedTokens", "2023-11-16 18:15:46.6805900,374,44"]
+    rows += ["2023-11-16 18:15:50.9951690,many,109"]
+    trace.write_bytes(gzip.compress("\r\n".join(rows).encode()))
+    line = refusal(capsys, "run", "--trace", trace, *NOWHERE)
+    for word in ("bad.csv.gz", "3", "ContextTokens", "many"):
+        assert word in line, line
+
+
+def test_an_unwritable_output_folder_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    line = refusal(capsys, "run", "--rate", "20", "--out", tmp_path / "file" / "runs", *NOWHERE)
+    assert "cannot write a run folder" in line
+
+
+def test_a_target_that_refuses_connections_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        line = refusal(capsys, "run", "--rate", "20", "--target", url)
+    assert "refuses connections" in line
+    assert url in line
+    assert not list(tmp_path.rglob("manifest.json"))
+
+
+def test_a_target_that_is_no_openai_server_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with server({"/v1/models": (200, "text/html", b"<h1>hello</h1>")}) as url:
+        line = refusal(capsys, "run", "--rate", "20", "--target", url)
+    assert "not an OpenAI-compatible server" in line
+
+
+def test_a_prompt_longer_than_the_context_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with server({"/v1/models": MODELS, "/v1/completions": completions()}) as url:
+        line = refusal(
+            capsys, "run", "--rate", "20", "--dist", "fixed", "--input-tokens", "600", "--target", url
+        )
+    for word in ("context", "512", "600"):
+        assert word in line, line
+
+
+@pytest.mark.parametrize("command", ["report", "run"])
+def test_an_unknown_flag_is_told(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--nonsense" in refusal(capsys, command, "--nonsense")
+
+
+def test_a_folder_that_is_no_run_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert "manifest.json" in refusal(capsys, "report", tmp_path)
+    assert "no run folder" in refusal(capsys, "report")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("rat = 20", ["rat"]), ("rate = ", ["TOML"]), ("duration = 30", ["--duration", "unit"])],
+)
+def test_a_bad_configuration_file_is_told(
+    text: str, words: Sequence[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "bench.toml").write_text(text)
+    line = refusal(capsys, "run", *NOWHERE)
+    for word in words:
+        assert word in line, line
