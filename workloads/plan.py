@@ -24,10 +24,15 @@ class Plan:
     arrival_ns: int64 offsets from the start of the run, ascending.
     prompt_tokens, output_tokens: int32, at least 1.
     session, turn: int64, -1 where the request belongs to no session.
+    think_ns: int64. -1: the request is due at arrival_ns, come what may. 0 or more: it belongs to a session
+        that waits; it is due that long after the answer of the turn before it has ended, and arrival_ns is
+        only the earliest instant at which that could be.
     class_id: int32 index into `classes` (the workload class or client that sent the request).
     prefix_blocks: int64 ids of the prompt's leading blocks of `block_tokens` tokens, all rows one after the
-        other; row i owns prefix_blocks[prefix_offsets[i]:prefix_offsets[i + 1]]. Empty where nothing is shared.
-    source: what the plan was made from (resolved workload, what a trace reader found), JSON-able; not digested.
+        other; row i owns prefix_blocks[prefix_offsets[i]:prefix_offsets[i + 1]]. Empty where nothing is
+        shared.
+    source: what the plan was made from (resolved workload, what a trace reader found), JSON-able; not
+        digested.
     """
 
     arrival_ns: NDArray[np.int64]
@@ -35,6 +40,7 @@ class Plan:
     output_tokens: NDArray[np.int32]
     session: NDArray[np.int64]
     turn: NDArray[np.int64]
+    think_ns: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     class_id: NDArray[np.int32]
     classes: tuple[str, ...] = ("default",)
     prefix_blocks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -44,7 +50,9 @@ class Plan:
 
     def __post_init__(self) -> None:
         n = len(self.arrival_ns)
-        for name in ("prompt_tokens", "output_tokens", "session", "turn", "class_id"):
+        if not len(self.think_ns):
+            object.__setattr__(self, "think_ns", np.full(n, -1, np.int64))
+        for name in ("prompt_tokens", "output_tokens", "session", "turn", "think_ns", "class_id"):
             assert len(getattr(self, name)) == n, f"{name} has another length than arrival_ns"
         assert len(self.prefix_offsets) == n + 1
         assert n == 0 or bool(np.all(np.diff(self.arrival_ns) >= 0)), "arrivals must ascend"
@@ -83,6 +91,7 @@ class Plan:
             self.output_tokens,
             self.session,
             self.turn,
+            self.think_ns,
             self.class_id,
             self.prefix_blocks,
             self.prefix_offsets,

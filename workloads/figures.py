@@ -1,0 +1,47 @@
+"""The figures by which a workload is known: rate, burstiness, quantiles of the lengths. Plain JSON-able
+dicts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64] | NDArray[np.int32]
+
+
+def length_figures(tokens: Ints) -> dict[str, float] | None:
+    """Mean, p50, p90, p99 and max of a column of lengths; None for an empty one."""
+    if not len(tokens):
+        return None
+    p50, p90, p99 = np.percentile(tokens, (50, 90, 99))
+    return {
+        "mean": float(tokens.mean()),
+        "p50": float(p50),
+        "p90": float(p90),
+        "p99": float(p99),
+        "max": int(tokens.max()),
+    }
+
+
+def arrival_figures(arrival_ns: NDArray[np.int64]) -> dict[str, float | None]:
+    """Span, rate and CV of the gaps; None where there are too few arrivals or no time between them."""
+    gaps = np.diff(arrival_ns) / 1e9
+    span_s = float(gaps.sum())
+    mean = span_s / len(gaps) if len(gaps) else 0.0
+    return {
+        "span_s": span_s,
+        "rate_per_s": 1 / mean if mean > 0 else None,
+        "gap_cv": float(gaps.std() / mean) if mean > 0 and len(gaps) > 1 else None,
+    }
+
+
+def workload_figures(
+    arrival_ns: NDArray[np.int64], input_tokens: Ints, output_tokens: Ints
+) -> dict[str, Any]:
+    return {
+        **arrival_figures(arrival_ns),
+        "input_tokens": length_figures(input_tokens),
+        "output_tokens": length_figures(output_tokens),
+    }
