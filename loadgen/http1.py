@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
+from typing import Literal
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_CHUNK_LINE_BYTES = 4 * 1024
@@ -61,15 +61,8 @@ class Response:
     syntax_error: str | None = None
 
 
-class _State(Enum):
-    HEAD = auto()
-    LENGTH = auto()  # `_left` more body bytes
-    CHUNK_SIZE = auto()
-    CHUNK_DATA = auto()  # `_left` more bytes of this chunk
-    CHUNK_END = auto()
-    TRAILERS = auto()
-    UNTIL_CLOSE = auto()
-    DONE = auto()
+# Strings, as an Enum's attributes cost more to reach than the framing itself.
+_State = Literal["head", "length", "chunk size", "chunk data", "chunk end", "trailers", "until close", "done"]
 
 
 class ResponseFramer:
@@ -82,23 +75,23 @@ class ResponseFramer:
         self.head: Head | None = None
         self.has_excess = False
         self._body = body
-        self._state = _State.HEAD
+        self._state: _State = "head"
         self._rest = b""  # bytes of a line or head that is not whole yet
         self._left = 0
         self._trailer_bytes = 0
 
     def __repr__(self) -> str:
         status = self.head.status if self.head else None
-        return f"<ResponseFramer {self._state.name} status={status} left={self._left}>"
+        return f"<ResponseFramer {self._state!r} status={status} left={self._left}>"
 
     @property
     def is_complete(self) -> bool:
-        return self._state is _State.DONE
+        return self._state == "done"
 
     @property
     def is_until_close(self) -> bool:
         """Whether only the end of the connection ends this response."""
-        return self._state is _State.UNTIL_CLOSE
+        return self._state == "until close"
 
     @property
     def keep_alive(self) -> bool:
@@ -115,28 +108,28 @@ class ResponseFramer:
         buffer = self._rest + data if self._rest else data
         position = 0
         while position < len(buffer):
-            if self._state is _State.DONE:
+            if self._state == "done":
                 self.has_excess = True
                 break
             consumed = self._step(buffer, position)
             if consumed is None:
                 break
             position = consumed
-        self._rest = buffer[position:] if self._state is not _State.DONE else b""
-        return self._state is _State.DONE
+        self._rest = buffer[position:] if self._state != "done" else b""
+        return self._state == "done"
 
     def _step(self, buffer: bytes, position: int) -> int | None:
         """Consume one element at `position`; return where it ends, None where more bytes are needed."""
         state = self._state
-        if state is _State.CHUNK_DATA or state is _State.LENGTH:
-            return self._take_body(buffer, position)
-        if state is _State.CHUNK_SIZE:
+        if state == "chunk size":
             return self._take_chunk_size(buffer, position)
-        if state is _State.CHUNK_END:
+        if state == "chunk data" or state == "length":
+            return self._take_body(buffer, position)
+        if state == "chunk end":
             return self._take_chunk_end(buffer, position)
-        if state is _State.HEAD:
+        if state == "head":
             return self._take_head(buffer, position)
-        if state is _State.TRAILERS:
+        if state == "trailers":
             return self._take_trailer(buffer, position)
         if self._body is not None:
             self._body.append(buffer[position:])
@@ -148,7 +141,7 @@ class ResponseFramer:
             self._body.append(buffer[position:end])
         self._left -= end - position
         if self._left == 0:
-            self._state = _State.DONE if self._state is _State.LENGTH else _State.CHUNK_END
+            self._state = "done" if self._state == "length" else "chunk end"
         return end
 
     def _take_chunk_size(self, buffer: bytes, position: int) -> int | None:
@@ -158,9 +151,15 @@ class ResponseFramer:
             if b"\n" in seen or len(seen) == MAX_CHUNK_LINE_BYTES or not _HEX_DIGIT.match(seen):
                 raise HttpSyntaxError(f"a chunk size was due, came {_quote(seen)}")
             return None
-        self._left = int(match[1], 16)
-        self._state = _State.CHUNK_DATA if self._left else _State.TRAILERS
-        return match.end()
+        size, start = int(match[1], 16), match.end()
+        end = start + size
+        if size and buffer.startswith(b"\r\n", end):  # the usual case: the whole chunk is here
+            if self._body is not None:
+                self._body.append(buffer[start:end])
+            return end + 2
+        self._left = size
+        self._state = "chunk data" if size else "trailers"
+        return start
 
     def _take_chunk_end(self, buffer: bytes, position: int) -> int | None:
         if buffer.startswith(b"\r\n", position):
@@ -171,7 +170,7 @@ class ResponseFramer:
             return None
         else:
             raise HttpSyntaxError(f"a chunk ran past its size: {_quote(buffer[position:])}")
-        self._state = _State.CHUNK_SIZE
+        self._state = "chunk size"
         return end
 
     def _take_trailer(self, buffer: bytes, position: int) -> int | None:
@@ -184,7 +183,7 @@ class ResponseFramer:
         self._trailer_bytes += size
         line = buffer[position:line_end].rstrip(b"\r\n")
         if not line:
-            self._state = _State.DONE
+            self._state = "done"
         elif line[0] not in b" \t" and not _HEADER.fullmatch(line):
             raise HttpSyntaxError(f"a trailer was due, came {_quote(line)}")
         return line_end
@@ -198,9 +197,7 @@ class ResponseFramer:
         match = _HEAD_END.search(buffer, position, position + MAX_HEAD_BYTES)
         if match is None:
             if len(buffer) - position >= MAX_HEAD_BYTES:
-                raise HttpSyntaxError(
-                    f"a head longer than {MAX_HEAD_BYTES} bytes: {_quote(buffer[position:])}"
-                )
+                raise HttpSyntaxError(f"a head over {MAX_HEAD_BYTES} bytes: {_quote(buffer[position:])}")
             return None
         head = parse_head(buffer[position : match.start()])
         if not 100 <= head.status < 200 or head.status == 101:
@@ -212,15 +209,15 @@ class ResponseFramer:
         coding = head.headers.get("transfer-encoding")
         length = head.headers.get("content-length")
         if head.status in (204, 304):
-            self._state = _State.DONE
+            self._state = "done"
         elif coding is not None:
             is_chunked = coding.rsplit(",", 1)[-1].strip().lower() == "chunked"
-            self._state = _State.CHUNK_SIZE if is_chunked else _State.UNTIL_CLOSE
+            self._state = "chunk size" if is_chunked else "until close"
         elif length is not None:
             self._left = _parse_length(length)
-            self._state = _State.LENGTH if self._left else _State.DONE
+            self._state = "length" if self._left else "done"
         else:
-            self._state = _State.UNTIL_CLOSE
+            self._state = "until close"
 
 
 def parse_head(head: bytes) -> Head:
@@ -261,19 +258,19 @@ def parse_response(chunks: Sequence[bytes]) -> Response:
     body: list[tuple[bytes, int]] = []
     head_chunk = 0
     syntax_error = None
+    is_complete = False
     for index, chunk in enumerate(chunks):
-        has_head = framer.head is not None
+        if framer.head is None:
+            head_chunk = index
         try:
-            framer.feed(chunk)
-        except HttpSyntaxError as error:
+            is_complete = framer.feed(chunk)
+        except HttpSyntaxError as exc:
             if framer.head is None:
                 raise
-            syntax_error = str(error)
-        if not has_head and framer.head is not None:
-            head_chunk = index
+            syntax_error = str(exc)
         body += [(piece, index) for piece in pieces]
         pieces.clear()
-        if syntax_error is not None or framer.is_complete:
+        if is_complete or syntax_error is not None:
             break
     if framer.head is None:
         raise IncompleteHeadError(f"{sum(map(len, chunks))} bytes and no complete head")

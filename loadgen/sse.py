@@ -2,7 +2,7 @@
 
 Decides where an event ends and what its fields are; not what they mean. Lines end in LF, CR or CRLF, a line
 or an event may be split between reads anywhere, and nothing is decoded but names and ids, so a character
-split between reads does not matter. An event that the stream's end cuts off is not dispatched; `pending` has it.
+split between reads does not matter. An event cut off by the stream's end is not dispatched: `pending` has it.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class SseParser:
         self._is_at_start = True
         self._is_after_cr = False
         self._is_behind_event = False
+        self._is_between_events = True
 
     @property
     def ends_with_event(self) -> bool:
@@ -47,30 +48,32 @@ class SseParser:
 
     def feed(self, data: bytes) -> list[SseEvent]:
         """Take the next bytes; return the events that they complete."""
+        if (  # the usual case: one whole event of one line, and no more
+            self._is_between_events
+            and data.startswith(b"data: ")
+            and data.endswith(b"\n\n")
+            and data.find(b"\n") == len(data) - 2
+            and b"\r" not in data
+        ):
+            self._is_at_start = False
+            self._is_behind_event = True
+            return [SseEvent(data[6:-2], None, self.last_id)]
         if self._is_after_cr and data:
             self._is_after_cr = False
-            if data[0] == 0x0A:  # the LF of a CRLF split between reads
-                data = data[1:]
-        if data.startswith(b"data: ") and data.find(b"\n") == len(data) - 2 and self._is_plain(data):
-            return [SseEvent(data[6:-2], None, self.last_id)]
+            data = data.removeprefix(b"\n")  # the LF of a CRLF split between reads
         if not data:
             return []
         if b"\n" not in data and b"\r" not in data:
             self._line.append(data)
+            self._is_between_events = False
             return []
         if self._line:
             self._line.append(data)
             data = b"".join(self._line)
             self._line = []
-        return self._parse_lines(data)
-
-    def _is_plain(self, data: bytes) -> bool:
-        """Whether these bytes, with their first LF before the last byte, are one event of one line and no more."""
-        if not data.endswith(b"\n\n") or b"\r" in data or self._line or self._data or self._event is not None:
-            return False
-        self._is_at_start = False
-        self._is_behind_event = True
-        return True
+        events = self._parse_lines(data)
+        self._is_between_events = not (self._line or self._data or self._event or self._is_after_cr)
+        return events
 
     def _parse_lines(self, data: bytes) -> list[SseEvent]:
         lines = data.splitlines()  # of bytes: LF, CR and CRLF, nothing else
@@ -126,7 +129,6 @@ def parse_events(pieces: Iterable[tuple[bytes, int]]) -> tuple[list[tuple[SseEve
         if not found:
             continue
         is_last = parser.ends_with_event
-        for event in found[:-1]:
-            events.append((event, index, False))
+        events += [(event, index, False) for event in found[:-1]]
         events.append((found[-1], index, is_last))
     return events, parser.pending

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from loadgen.endpoints.base import Endpoint
 from loadgen.endpoints.openai import Chat, Completions
 
-ENDPOINTS: dict[str, Endpoint] = {"completions": Completions(), "chat": Chat()}
+ENDPOINTS: dict[str, Completions | Chat] = {"completions": Completions(), "chat": Chat()}

@@ -11,7 +11,7 @@ _MAX_BYTES = 64 * 1024
 
 def error_text(body: bytes) -> str:
     """Find the message in an error body: `error.message`, `detail` and their kin, else the body as text."""
-    text = body[:_MAX_BYTES].decode("utf-8", "replace")
+    text = body[:_MAX_BYTES].decode("utf-8", "replace").strip().removeprefix("data:")
     try:
         value: object = json.loads(text)
     except (ValueError, RecursionError):

@@ -184,8 +184,10 @@ def _typed_usage(usage: _Usage | None, timings: _Timings | None) -> Usage | None
 
 def _untyped_facts(data: bytes) -> ChunkFacts:
     """Read an event that is not the usual one: usage alone, an error, several choices, odd types."""
-    if not data.strip():
+    if not (stripped := data.strip()):
         return _NOTHING
+    if stripped == b"[DONE]":
+        return _DONE
     try:
         chunk: object = json.loads(data.decode("utf-8", "replace"))
     except (ValueError, RecursionError) as exc:
