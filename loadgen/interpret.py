@@ -118,8 +118,8 @@ def to_record(exchange: Exchange, endpoint: Endpoint, *, epoch_ns: int, row: Pla
 def has_token_since(chunks: Sequence[bytes], start_index: int, endpoint: Endpoint) -> bool:
     """Whether a token-bearing event ended in chunks[start_index:]; for a timer about to fire.
 
-    Looks at bytes as read, framing included and perhaps cut. Comments are no tokens; a data line that cannot
-    be read (framing inside it) counts as one, since that delays a timeout and the opposite kills a live stream.
+    Looks at bytes as read, framing included and perhaps cut. Comments are no tokens. A data line that cannot
+    be read (framing inside it) counts as one: that delays a timeout, where the opposite kills a live stream.
     """
     for match in _DATA_LINE.finditer(_from_event_start(chunks, start_index)):
         try:
