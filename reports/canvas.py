@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING
@@ -97,7 +97,7 @@ _STYLE: dict[str, object] = {
 def new_figure(
     num_rows: int = 1, height_inches: float = COLUMN_INCHES[1]
 ) -> Iterator[tuple[Figure, list[Axes]]]:
-    """Open a figure one column wide, its rows sharing the x axis, in the house style; no global state is kept."""
+    """Open a figure one column wide in the house style, its rows on one x axis; no global state stays."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -112,7 +112,7 @@ def new_figure(
 def save_figure(figure: Figure, file_format: str) -> bytes:
     """Write the figure as `svg`, `pdf` or `png`, without dates, fonts embedded where the format can."""
     buffer = io.BytesIO()
-    metadata: dict[str, str | None] = {
+    metadata: Mapping[str, None] = {
         "svg": {"Date": None, "Creator": None, "Format": None, "Type": None},
         "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
         "png": {"Software": None},
@@ -122,7 +122,7 @@ def save_figure(figure: Figure, file_format: str) -> bytes:
 
 
 def inline_svg(svg: str, name: str, title: str, description: str) -> str:
-    """Turn a saved SVG into an element for a page: page colours, page type, unique ids, words for all readers."""
+    """Turn a saved SVG into an element of a page: its colours and type, unique ids, words for readers."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r'\bid="', f'id="{name}-', body)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from reports import words
 from reports.canvas import (
     AMBER,
     BLUE,
@@ -28,7 +29,6 @@ from reports.canvas import (
     new_figure,
     save_figure,
 )
-from reports import words
 from reports.quantities import format_tick
 
 if TYPE_CHECKING:
@@ -137,23 +137,23 @@ def _draw_requests(run: Run, axes: list[Axes]) -> bool:
     if len(spans.start_s) == 0:
         return False
     lane = assign_lanes(spans.start_s, spans.end_s)
-    height = {"height": 0.8, "linewidth": 0.3, "edgecolor": PAPER}
+    shared: dict[str, Any] = {"height": 0.8, "linewidth": 0.3, "edgecolor": PAPER}
     ax.barh(
         lane,
         spans.wait_end_s - spans.start_s,
         left=spans.start_s,
         color=AMBER,
         label="waiting for the first token",
-        **height,
+        **shared,
     )
     ax.barh(
-        lane, spans.end_s - spans.wait_end_s, left=spans.wait_end_s, color=BLUE, label="streaming", **height
+        lane, spans.end_s - spans.wait_end_s, left=spans.wait_end_s, color=BLUE, label="streaming", **shared
     )
     failed = ~spans.is_ok
     if failed.any():
         ax.plot(spans.end_s[failed], lane[failed], "x", color=VERMILLION, markersize=5, label="failed")
     ax.set_ylabel("requests in flight")
-    ax.yaxis.get_major_locator().set_params(integer=True)
+    _whole_numbers(ax)
     ax.set_ylim(-1, max(int(lane.max()) + 1, 5))
     ax.set_xlabel("seconds into the run")
     ax.set_xlim(float(spans.start_s.min()), float(spans.end_s.max()))
@@ -182,7 +182,7 @@ def _draw_load(run: Run, axes: list[Axes]) -> bool:
         return False
     flight.step(in_flight.x, in_flight.y, where="post", color=BLUE, linewidth=1.1)
     flight.set_ylabel("in flight")
-    flight.yaxis.get_major_locator().set_params(integer=True)
+    _whole_numbers(flight)
     flight.set_ylim(0, None)
     tokens.step(token_rate.x, token_rate.y, where="post", color=GREEN, linewidth=1.1)
     tokens.set_ylabel("output tokens/s")
@@ -239,7 +239,7 @@ def _draw_gaps(run: Run, axes: list[Axes]) -> bool:
     )
     bar = ax.figure.colorbar(mesh, ax=ax, pad=0.01, aspect=30, format="%g", label="gaps in a cell")
     bar.ax.minorticks_off()
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     _time_axis(ax, "y")
     ax.set_ylabel("gap before a token event")
     _run_axis(run, ax)
@@ -249,6 +249,12 @@ def _draw_gaps(run: Run, axes: list[Axes]) -> bool:
 def _scatter(ax: Axes, x: Any, y: Any, colour: str) -> None:
     alpha = float(np.clip(600 / max(len(x), 1), 0.2, 0.7))
     ax.scatter(x, y, s=11, color=colour, alpha=alpha, linewidths=0, rasterized=len(x) > MAX_VECTOR_POINTS)
+
+
+def _whole_numbers(ax: Axes) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _legend(ax: Axes) -> None:
@@ -314,22 +320,26 @@ FIGURES: dict[str, FigureSpec] = {
     ),
     "ttft_over_time": FigureSpec(
         title="TTFT over the run",
-        caption="Time to first token of each request, where it was scheduled. Ticks along the top are failures.",
+        caption="Time to first token of each request, where it was scheduled. "
+        "Ticks along the top are failures.",
         draw=_draw_ttft_over_time,
     ),
     "ttft_by_prompt": FigureSpec(
         title="TTFT against prompt length",
-        caption="What prefill costs: the lower edge is the cost of the prompt, what lies above it was waiting.",
+        caption="What prefill costs: the lower edge is the cost of the prompt, "
+        "what lies above it was waiting.",
         draw=_draw_ttft_by_prompt,
     ),
     "gaps": FigureSpec(
         title="Gaps between tokens over the run",
-        caption="Each gap between two token events of a stream, where it ended; the stronger the colour, the more gaps.",
+        caption="Each gap between two token events of a stream, where it ended; "
+        "the stronger the colour, the more gaps.",
         draw=_draw_gaps,
     ),
     "client_lag": FigureSpec(
         title="The client's own delay",
-        caption="Send lag and receive lag beside the latencies that they could have spoiled: they should lie far below.",
+        caption="Send lag and receive lag beside the latencies that they could have spoiled: "
+        "they should lie far below.",
         draw=_draw_client_lag,
     ),
 }

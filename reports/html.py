@@ -109,7 +109,7 @@ def latency_rows(metrics: Mapping[str, Any]) -> list[TableRow]:
 
 
 def _draw_all(run: Run) -> list[DrawnFigure]:
-    drawn = []
+    drawn: list[DrawnFigure] = []
     for name, spec in FIGURES.items():
         svg = render_inline(run, name)
         if svg is not None:

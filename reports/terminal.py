@@ -15,10 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from reports import words
+from reports.live import LiveView
 from reports.quantities import choose_time_unit, format_count, format_in, format_time, sparkline
 
 if TYPE_CHECKING:
     from loadgen.store import Run
+
+__all__ = ["LiveView", "print_summary"]
 
 STATISTICS = ("p50", "p90", "p99", "max")
 WIDE_STATISTICS = ("mean", "p50", "p90", "p95", "p99", "p99.9", "max")
@@ -108,7 +111,6 @@ def _print_shapes(run: Run, console: Console) -> None:
 def _print_failures(run: Run, summary: words.Json, console: Console) -> None:
     if not summary["counts"].get("failed"):
         return
-    from loadgen.measure import series
 
     counts = summary["counts"]
     console.print()

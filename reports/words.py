@@ -39,7 +39,7 @@ LATENCY_ROWS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """One thing that the verdict says: a reason (the measurement failed), a finding (the server) or a warning."""
+    """What the verdict says: a reason (the measurement failed), a finding (the server) or a warning."""
 
     severity: Severity
     code: str
@@ -93,7 +93,8 @@ def answer(summary: Json) -> str:
     if not counts.get("scheduled"):
         return "Nothing was scheduled, so nothing was measured."
     if not counts.get("ok"):
-        return f"{rate}, none of {format_count(counts['scheduled'])} requests succeeded: no latency was measured."
+        scheduled = format_count(counts["scheduled"])
+        return f"{rate}, none of {scheduled} requests succeeded: no latency was measured."
     share = f"{format_count(counts['ok'])} of {format_count(counts['scheduled'])} requests succeeded"
     if ttft.get("p50") is None:
         e2e = metrics.get("e2e_s") or {}

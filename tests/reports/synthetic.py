@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from loadgen.records import Outcome, RequestRecord
-from loadgen.store import Run, RowWriter, RunFolder, load, stream_path
+from loadgen.store import RowWriter, Run, RunFolder, load, stream_path
 from workloads.plan import Plan
 
 RUN_NAME = "20260131T120000Z-demo"

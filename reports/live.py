@@ -1,0 +1,142 @@
+"""What a run looks like while it goes: a small panel on a terminal, a plain line now and then elsewhere.
+
+Draws on stderr from the drive's own messages, twice a second at most, and keeps no clock: time is what the
+messages say. Figures come from requests that have ended, so that no live stream waits for a drawing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from reports.quantities import format_count, format_duration, format_number, format_time, sparkline
+
+if TYPE_CHECKING:
+    from loadgen.drive import Progress
+
+DRAW_INTERVAL_S = 0.5
+LINE_INTERVAL_S = 5.0
+RATE_WINDOW_S = 5.0
+CHART_COLUMNS = 30
+
+
+class LiveView:
+    """Shows progress between `__enter__` and `__exit__`; `update` is the drive's `on_progress`."""
+
+    def __init__(
+        self,
+        *,
+        plan_requests: int,
+        duration_s: float,
+        is_quiet: bool = False,
+        console: Console | None = None,
+    ) -> None:
+        self._console = console or Console(stderr=True, quiet=is_quiet)
+        self._plan_requests = plan_requests
+        self._duration_s = duration_s
+        self._is_quiet = is_quiet
+        self._live: Live | None = None
+        if self._console.is_terminal and not is_quiet:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._next_draw_s = 0.0 if self._live else LINE_INTERVAL_S
+        self._tokens: deque[tuple[float, int]] = deque([(0.0, 0)])
+        self._p99_us: dict[str, deque[int]] = {name: deque(maxlen=CHART_COLUMNS) for name in ("TTFT", "ITL")}
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def update(self, progress: Progress) -> None:
+        """Take a message of the drive; draw it if the last drawing is old enough."""
+        if self._is_quiet or progress.elapsed_s < self._next_draw_s:
+            return
+        if self._live is not None:
+            self._next_draw_s = progress.elapsed_s + DRAW_INTERVAL_S
+            self._live.update(self._panel(progress), refresh=True)
+        else:
+            self._next_draw_s = progress.elapsed_s + LINE_INTERVAL_S
+            self._console.print(Text(self._line(progress)), soft_wrap=True)
+
+    def _token_rate(self, progress: Progress) -> float:
+        """Output tokens per second of the requests that ended in the last few seconds."""
+        self._tokens.append((progress.elapsed_s, progress.output_tokens))
+        while len(self._tokens) > 2 and self._tokens[1][0] <= progress.elapsed_s - RATE_WINDOW_S:
+            self._tokens.popleft()
+        start_s, start_tokens = self._tokens[0]
+        return (progress.output_tokens - start_tokens) / max(progress.elapsed_s - start_s, 1e-9)
+
+    def _line(self, progress: Progress) -> str:
+        latencies = [
+            f"{name} p50 {format_time(p50)} p99 {format_time(p99)}"
+            for name, (p50, p99) in percentiles(progress).items()
+        ]
+        parts = [
+            f"{progress.elapsed_s:.0f} s of {format_duration(self._duration_s)}",
+            *(f"{name} {value}" for name, value in self._counts(progress)),
+            f"{format_number(self._token_rate(progress))} tok/s",
+            *latencies,
+        ]
+        return ", ".join(parts) + (", draining" if progress.is_draining else "")
+
+    def _counts(self, progress: Progress) -> list[tuple[str, str]]:
+        failed = {kind: n for kind, n in progress.outcomes.items() if kind != "ok" and n}
+        kinds = ", ".join(f"{kind} {format_count(n)}" for kind, n in failed.items())
+        failures = format_count(sum(failed.values())) + (f" ({kinds})" if kinds else "")
+        return [
+            ("sent", f"{format_count(progress.num_sent)} of {format_count(self._plan_requests)}"),
+            ("in flight", format_count(progress.num_in_flight)),
+            ("ended", format_count(progress.num_ended)),
+            ("failed", failures),
+        ]
+
+    def _panel(self, progress: Progress) -> Group:
+        done = min(progress.elapsed_s, self._duration_s)
+        left_s = max(self._duration_s - progress.elapsed_s, 0.0)
+        head = Table.grid(padding=(0, 2, 0, 0))
+        state = "draining" if progress.is_draining else f"{format_duration(round(left_s))} to go"
+        head.add_row(
+            Text(f"  {progress.elapsed_s:5.1f} s of {format_duration(self._duration_s)}"),
+            ProgressBar(total=max(self._duration_s, 1e-9), completed=done, width=36, complete_style="cyan"),
+            Text(state, style="dim"),
+        )
+        counts = Text("  ")
+        for name, value in self._counts(progress):
+            counts.append(f"{name} ", style="dim")
+            is_bad = name == "failed" and not value.startswith("0")
+            counts.append(f"{value}   ", style="red" if is_bad else "")
+        counts.append(f"{format_number(self._token_rate(progress))} tok/s")
+        chart = Table.grid(padding=(0, 2, 0, 0))
+        for name, (p50, p99) in percentiles(progress).items():
+            history = self._p99_us[name]
+            history.append(round(p99 * 1e6))
+            cells = (f"  {name:<4}", f"p50 {format_time(p50)}", f"p99 {format_time(p99)}")
+            chart.add_row(*map(Text, cells), Text(sparkline(list(history)), style="cyan"))
+        return Group(head, counts, chart)
+
+
+def percentiles(progress: Progress) -> dict[str, tuple[float, float]]:
+    """p50 and p99 of the latest samples, by metric; a metric without samples is left out."""
+    from loadgen.stats.quantile import quantiles
+
+    samples = {"TTFT": progress.recent_ttft_s, "ITL": progress.recent_itl_s}
+    found = {}
+    for name, values in samples.items():
+        if values:
+            p50, p99 = quantiles(np.array(values, np.float64), [0.5, 0.99])
+            found[name] = (p50, p99)
+    return found
