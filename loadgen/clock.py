@@ -1,8 +1,9 @@
-"""The one clock: CLOCK_MONOTONIC nanoseconds, an alarm that rings at an instant of it, and its pairing with the wall clock.
+"""The one clock: CLOCK_MONOTONIC nanoseconds, an alarm at an instant of it, its pairing with real time.
 
-Everything is paced and measured on CLOCK_MONOTONIC. The kernel stamps received packets with CLOCK_REALTIME; such a
-stamp is brought over by an offset read in a sandwich (monotonic, real, monotonic; the narrowest of several wins) and
-read again at intervals. Both clocks are slewed alike, so that the offset moves only when somebody sets the wall clock.
+Everything is paced and measured on CLOCK_MONOTONIC. The kernel stamps received packets with CLOCK_REALTIME;
+such a stamp is brought over by an offset read in a sandwich (monotonic, real, monotonic; the narrowest of
+several wins, as LoadGen does it) and read again at intervals. Both clocks are slewed alike, so that the
+offset moves only when somebody sets the wall clock. What to wait for, and when, is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -12,11 +13,10 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 SANDWICH_TRIES = 9
-STEP_NS = 200_000  # a change of the offset beyond this is a step of the wall clock, not noise of the sandwich
-SPIN_NS = 100_000  # the alarm rings this much early: a sleeping core takes some 70 us to wake, looking takes none
+STEP_NS = 200_000  # a change of the offset beyond this is a step of the wall clock, not noise
+SPIN_NS = 100_000  # ring this much early and spin: a sleeping core takes some 70 us to wake
 
 ReadClock = Callable[[], int]
 
@@ -32,7 +32,7 @@ def real_ns() -> int:
 
 
 class RealtimeOffset:
-    """What to add to a CLOCK_REALTIME stamp to get the CLOCK_MONOTONIC instant, and how far that has moved."""
+    """What to add to a CLOCK_REALTIME stamp to get the CLOCK_MONOTONIC instant, and how far it moved."""
 
     def __init__(self, monotonic: ReadClock = now_ns, real: ReadClock = real_ns) -> None:
         self._monotonic = monotonic
@@ -61,16 +61,6 @@ class RealtimeOffset:
         return best_ns, best_width_ns
 
 
-class Alarm(Protocol):
-    """Becomes readable shortly before an instant, so that one wait covers sockets and the clock."""
-
-    fd: int
-
-    def set(self, at_ns: int) -> None: ...
-    def clear(self) -> None: ...
-    def close(self) -> None: ...
-
-
 class _TimeSpec(ctypes.Structure):
     _fields_ = (("tv_sec", ctypes.c_long), ("tv_nsec", ctypes.c_long))
 
@@ -84,7 +74,10 @@ TFD_TIMER_ABSTIME = 1
 
 
 class TimerAlarm:
-    """A Linux timerfd on CLOCK_MONOTONIC (through libc: Python has no os.timerfd before 3.13)."""
+    """A Linux timerfd: readable from an instant on, so that one wait covers sockets and the clock.
+
+    Through libc, for Python has no os.timerfd before 3.13.
+    """
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)

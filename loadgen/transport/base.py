@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
+
+from loadgen.transport.sockets import Target
 
 
 class End(StrEnum):
@@ -50,8 +53,60 @@ class Exchange:
     framed: bool = True
     status: int | None = None
     headers: dict[str, str] | None = None
+    headers_ns: int | None = None  # when the head came in; with `framed` the chunks say it
     ended: End = End.UNSENT
     ended_ns: int | None = None
     error: str | None = None
     reused: bool | None = None
     worker: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportConfig:
+    """What every request of a run has in common on the wire."""
+
+    url: str
+    target: Target  # the URL with its name resolved; transports that follow proxies use `url` alone
+    path: str  # of the endpoint, such as /v1/completions
+    headers: tuple[tuple[str, str], ...] = ()
+    fresh_connections: bool = False
+    connect_timeout_s: float = 10.0
+    verify_tls: bool = True
+    ca_file: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class TransportCounts:
+    """What a transport did: reads per event tell whether each event had a stamp of its own."""
+
+    num_wakeups: int = 0
+    num_reads: int = 0
+    num_bytes: int = 0
+    num_connections: int = 0
+    has_kernel_stamps: bool = False
+    clock_drift_ns: int = 0
+    num_clock_steps: int = 0
+
+
+class Transport(Protocol):
+    """Sends requests and fills their exchanges; calls `on_end` (given at the start) once for each."""
+
+    counts: TransportCounts
+
+    def render(self, request_id: str, body: bytes) -> bytes:
+        """Make, ahead of time, what `send` will hand to the network."""
+
+    def send(self, exchange: Exchange, payload: bytes) -> None:
+        """Act now: stamp `sent_ns`, then connect or write. Never blocks and never raises for the network."""
+
+    def end(self, exchange: Exchange, end: End, error: str) -> None:
+        """Give a live exchange up and close what carried it."""
+
+    def wait(self, until_ns: int) -> bool:
+        """Let the network happen until that instant or until a request ends; say whether anything came."""
+
+    def check_clock(self) -> None:
+        """Pair the clocks again, where stamps come from another one."""
+
+    def close(self) -> None:
+        """Close every connection; live exchanges must have been ended before."""

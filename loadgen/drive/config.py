@@ -1,0 +1,111 @@
+"""What a drive is told, and what it tells: plain values that cross processes.
+
+Nothing here decides anything; meanings and units only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from loadgen.endpoints.base import Endpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriveConfig:
+    """How a plan is sent.
+
+    endpoint: a name of `ENDPOINTS`, or an endpoint that knows more of its server.
+    prompt_offset: tokens that the target adds to every prompt (template, BOS); taken off the words sent.
+    workers: load processes; None chooses by the plan and the processors. pin: the processors they may use.
+    max_in_flight: a cap; requests above it leave late and are charged for it. concurrency: a closed loop, in
+    which a request is due when one before it ends, whatever its arrival in the plan.
+    """
+
+    url: str
+    endpoint: str | Endpoint = "completions"
+    model: str
+    headers: tuple[tuple[str, str], ...] = ()
+    prompt_offset: int = 0
+    seed: int
+    nonce: int
+    run_id: str
+    workers: int | None = 1
+    pin: tuple[int, ...] | None = None
+    fresh_connections: bool = False
+    transport: Literal["raw", "httpx"] | str = "raw"
+    verify: bool = True
+    ca_file: str | None = None
+    max_in_flight: int | None = None
+    concurrency: int | None = None
+    connect_timeout_s: float = 10.0
+    first_token_timeout_s: float = 60.0
+    stall_timeout_s: float = 30.0
+    timeout_s: float = 600.0
+    drain_timeout_s: float = 60.0
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerStats:
+    """One load process's account of itself.
+
+    loop_lag_max_ns: how late, at most, the loop came back from a wait. parsed_under_load: answers parsed
+    while streams waited, for want of memory. rendered_late: requests made only when they were due.
+    """
+
+    worker: int
+    num_sent: int = 0
+    num_rows: int = 0
+    send_lag_max_ns: int = 0
+    loop_lag_max_ns: int = 0
+    peak_in_flight: int = 0
+    cpu_s: float = 0.0
+    max_rss_bytes: int = 0
+    num_wakeups: int = 0
+    num_reads: int = 0
+    num_events: int = 0
+    num_bytes: int = 0
+    num_connections: int = 0
+    parsed_under_load: int = 0
+    rendered_late: int = 0
+    has_kernel_stamps: bool = False
+    clock_drift_ns: int = 0
+    num_clock_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Where a drive stands. Tokens and samples come from requests that have ended, never from live streams.
+
+    outcomes: ended requests by outcome. recent_ttft_s, recent_itl_s: samples of the last reports, for live
+    percentiles; TTFT from the scheduled instant.
+    """
+
+    elapsed_s: float
+    num_planned: int
+    num_sent: int
+    num_in_flight: int
+    num_ended: int
+    outcomes: dict[str, int]
+    output_tokens: int
+    recent_ttft_s: tuple[float, ...]
+    recent_itl_s: tuple[float, ...]
+    is_draining: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriveResult:
+    """What happened. Instants are CLOCK_MONOTONIC ns; `epoch_wall` is the start on the wall clock (ISO)."""
+
+    epoch_ns: int
+    epoch_wall: str
+    ended_ns: int
+    num_rows: int
+    interrupted: bool
+    load_model: str
+    worker_errors: list[str] = field(default_factory=list)
+    workers: list[WorkerStats] = field(default_factory=list)
+
+    def facts(self) -> dict[str, Any]:
+        """The same as JSON-able values, for the manifest."""
+        return asdict(self)

@@ -1,0 +1,93 @@
+"""What the system must allow before a run: descriptors and ports; raised, or refused in one line.
+
+An open loop may need a connection for every request that is in flight, and nobody knows beforehand how many
+those are. What can be known is refused here; a request that finds nothing left later is a failed row, not a
+missing one.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+import numpy as np
+
+from loadgen.drive.config import DriveConfig
+from loadgen.errors import UsageError
+from workloads.plan import Plan
+
+SPARE_DESCRIPTORS = 64
+HOLD_S = 10  # a request is expected to hold its connection for less
+TIME_WAIT_S = 60
+PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+REQUESTS_PER_WORKER_S = 1_000
+TOKENS_PER_WORKER_S = 10_000
+
+
+def peak_arrivals(plan: Plan, window_s: float) -> int:
+    """The most requests due within any `window_s`."""
+    arrival_ns = plan.arrival_ns
+    if len(arrival_ns) == 0:
+        return 0
+    ends = np.searchsorted(arrival_ns, arrival_ns + int(window_s * 1e9), side="left")
+    return int((ends - np.arange(len(arrival_ns))).max())
+
+
+def raise_descriptor_limit(plan: Plan, config: DriveConfig) -> None:
+    """Lift the soft limit to the hard one; UsageError where even that is too low for the plan."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard and hard != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    limit = min(at for at in (soft, hard) if at != resource.RLIM_INFINITY) if soft == hard else hard
+    cap = config.concurrency or config.max_in_flight or len(plan)
+    needed = min(peak_arrivals(plan, HOLD_S), cap) + SPARE_DESCRIPTORS
+    if limit not in (resource.RLIM_INFINITY, -1) and needed > limit:
+        raise UsageError(
+            f"this plan can have {needed - SPARE_DESCRIPTORS} requests in flight, but a process may open "
+            f"{limit} files: raise the limit (ulimit -Hn), or lower --rate, or cap with --max-in-flight"
+        )
+
+
+def check_ports(plan: Plan, config: DriveConfig) -> None:
+    """Refuse fresh connections at a rate for which one address has too few local ports (60 s each)."""
+    if not config.fresh_connections or config.concurrency is not None:
+        return
+    num_ports = count_ports()
+    needed = peak_arrivals(plan, TIME_WAIT_S)
+    if num_ports is not None and needed > num_ports:
+        raise UsageError(
+            f"--fresh-connections: {needed} connections are due within {TIME_WAIT_S} s, but there are "
+            f"{num_ports} local ports (net.ipv4.ip_local_port_range): lower --rate or keep connections alive"
+        )
+
+
+def count_ports() -> int | None:
+    """How many local ports the system gives out; None where it does not say."""
+    try:
+        low, high = map(int, PORT_RANGE.read_text().split())
+    except (OSError, ValueError):
+        return None
+    return high - low + 1
+
+
+def usable_cpus() -> list[int]:
+    """The processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def choose_workers(plan: Plan, config: DriveConfig) -> int:
+    """As many load processes as asked for, else as the plan's rates call for; never more than can be used."""
+    num_cpus = len(config.pin or usable_cpus())
+    wanted = config.workers
+    if wanted is None:
+        span_s = max(plan.span_s, 1.0)
+        load = max(
+            len(plan) / span_s / REQUESTS_PER_WORKER_S,
+            float(plan.output_tokens.sum()) / span_s / TOKENS_PER_WORKER_S,
+        )
+        wanted = min(int(np.ceil(load)), num_cpus)
+    cap = min(config.concurrency or len(plan), config.max_in_flight or len(plan), len(plan))
+    return max(min(wanted, cap), 1)

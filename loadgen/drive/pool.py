@@ -1,0 +1,239 @@
+"""The load processes of one drive: started together, watched, stopped together.
+
+Each gets its share of the plan beforehand and the same start instant, so that nothing is decided between
+processes while requests leave. One that dies is noted, the others go on, and what it had written stays. The
+parent draws progress from counts that the processes report a few times a second; it touches no request.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+
+from loadgen.clock import now_ns
+from loadgen.drive.config import DriveConfig, DriveResult, Progress, WorkerStats
+from loadgen.drive.dispatch import split_limit, split_plan
+from loadgen.drive.limits import check_ports, choose_workers, raise_descriptor_limit
+from loadgen.drive.worker import Done, Ready, Report, Start, Stop, Task, run_worker
+from loadgen.errors import BenchError
+from loadgen.transport.sockets import resolve_target
+from workloads.plan import Plan
+
+START_DELAY_NS = 50_000_000
+WATCH_S = 0.1
+PROGRESS_NS = 250_000_000
+START_TIMEOUT_NS = 120_000_000_000
+STOP_TIMEOUT_NS = 60_000_000_000  # to write the rows of a stopped run
+RECENT_SAMPLES = 1_000
+
+OnProgress = Callable[[Progress], None]
+
+
+class Worker:
+    """The parent's view of one load process."""
+
+    def __init__(self, task: Task) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.number = task.share.worker
+        self.control: Connection
+        self.control, theirs = context.Pipe()
+        self.process: SpawnProcess = context.Process(
+            target=run_worker, args=(task, theirs), name=f"bench-load-{self.number}", daemon=True
+        )
+        self.process.start()
+        theirs.close()
+        self.is_ready = False
+        self.has_ended = False
+        self.num_sent = 0
+        self.num_in_flight = 0
+        self.stats: WorkerStats | None = None
+        self.error: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<Worker {self.number} pid={self.process.pid} ended={self.has_ended}>"
+
+    def send(self, command: Start | Stop) -> None:
+        """Tell the process something, unless it is gone."""
+        try:
+            self.control.send(command)
+        except OSError:
+            pass
+
+    def reap(self) -> None:
+        """Note how the process ended."""
+        self.process.join()
+        self.has_ended = True
+        self.num_in_flight = 0
+        self.control.close()
+        if self.stats is None:
+            code = self.process.exitcode or 0
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            self.error = f"load process {self.number} died ({how}); requests that it had not written are lost"
+
+
+class Crew:
+    """Every load process of a drive, and what they have reported."""
+
+    def __init__(self, tasks: list[Task]) -> None:
+        self.workers = [Worker(task) for task in tasks]
+        self.outcomes: Counter[str] = Counter()
+        self.output_tokens = 0
+        self.recent_ttft_s: deque[float] = deque(maxlen=RECENT_SAMPLES)
+        self.recent_itl_s: deque[float] = deque(maxlen=RECENT_SAMPLES)
+
+    @property
+    def at_work(self) -> list[Worker]:
+        return [worker for worker in self.workers if not worker.has_ended]
+
+    def tell(self, command: Start | Stop) -> None:
+        """Send a command to everyone at work."""
+        for worker in self.at_work:
+            worker.send(command)
+
+    def listen(self) -> None:
+        """Take in what was reported within the next moment."""
+        by_control = {worker.control: worker for worker in self.at_work}
+        by_sentinel = {worker.process.sentinel: worker for worker in self.at_work}
+        for source in wait([*by_control, *by_sentinel], timeout=WATCH_S):
+            if isinstance(source, Connection):
+                self._hear(by_control[source])
+            elif isinstance(source, int) and not by_sentinel[source].has_ended:
+                self._hear(by_sentinel[source])
+                by_sentinel[source].reap()
+
+    def _hear(self, worker: Worker) -> None:
+        if worker.has_ended:
+            return
+        try:
+            while worker.control.poll():
+                self._note(worker, worker.control.recv())
+        except (EOFError, OSError):
+            worker.reap()
+
+    def _note(self, worker: Worker, message: object) -> None:
+        if isinstance(message, Ready):
+            worker.is_ready = True
+        elif isinstance(message, Done):
+            worker.stats = message.stats
+        elif isinstance(message, Report):
+            worker.num_sent = message.num_sent
+            worker.num_in_flight = message.num_in_flight
+            self.outcomes.update(message.tally.outcomes)
+            self.output_tokens += message.tally.output_tokens
+            self.recent_ttft_s.extend(message.tally.ttft_s)
+            self.recent_itl_s.extend(message.tally.itl_s)
+
+    def kill(self) -> None:
+        """End whoever is still there."""
+        for worker in self.at_work:
+            worker.process.kill()
+            worker.reap()
+
+    def progress(self, plan: Plan, epoch_ns: int) -> Progress:
+        """Where the drive stands."""
+        num_sent = sum(worker.num_sent for worker in self.workers)
+        return Progress(
+            elapsed_s=(now_ns() - epoch_ns) / 1e9,
+            num_planned=len(plan),
+            num_sent=num_sent,
+            num_in_flight=sum(worker.num_in_flight for worker in self.workers),
+            num_ended=self.outcomes.total(),
+            outcomes=dict(self.outcomes),
+            output_tokens=self.output_tokens,
+            recent_ttft_s=tuple(self.recent_ttft_s),
+            recent_itl_s=tuple(self.recent_itl_s),
+            is_draining=num_sent == len(plan),
+        )
+
+
+def drive(
+    plan: Plan, config: DriveConfig, *, folder: Path, on_progress: OnProgress, stop: threading.Event
+) -> DriveResult:
+    """Send the plan; every request that was sent or given up is a row in `folder` when this returns.
+
+    `stop` ends the run early: what is in flight is cancelled, what was not due is unsent. Raises UsageError
+    before anything is sent where the system's limits do not allow the plan.
+    """
+    raise_descriptor_limit(plan, config)
+    check_ports(plan, config)
+    crew = Crew(_tasks(plan, config, folder))
+    try:
+        _await_ready(crew, stop)
+        epoch_ns = now_ns() + START_DELAY_NS
+        epoch_wall = datetime.now(UTC) + timedelta(microseconds=START_DELAY_NS / 1000)
+        crew.tell(Start(epoch_ns))
+        interrupted = _watch(crew, plan, epoch_ns, on_progress, stop)
+    finally:
+        crew.kill()
+    on_progress(crew.progress(plan, epoch_ns))
+    return DriveResult(
+        epoch_ns=epoch_ns,
+        epoch_wall=epoch_wall.isoformat(timespec="microseconds"),
+        ended_ns=now_ns(),
+        num_rows=crew.outcomes.total(),
+        interrupted=interrupted,
+        load_model=_load_model(config),
+        worker_errors=[worker.error for worker in crew.workers if worker.error],
+        workers=[worker.stats for worker in crew.workers if worker.stats],
+    )
+
+
+def _tasks(plan: Plan, config: DriveConfig, folder: Path) -> list[Task]:
+    target = resolve_target(config.url)
+    num_workers = choose_workers(plan, config)
+    caps = split_limit(config.max_in_flight, num_workers)
+    slots = split_limit(config.concurrency, num_workers)
+    return [
+        Task(
+            share=share,
+            config=config,
+            target=target,
+            folder=folder,
+            limit=caps[share.worker],
+            concurrency=slots[share.worker],
+            cpu=config.pin[share.worker % len(config.pin)] if config.pin else None,
+        )
+        for share in split_plan(plan, num_workers)
+    ]
+
+
+def _await_ready(crew: Crew, stop: threading.Event) -> None:
+    give_up_ns = now_ns() + START_TIMEOUT_NS
+    while not all(worker.is_ready for worker in crew.workers) and not stop.is_set():
+        crew.listen()
+        dead = [worker.error for worker in crew.workers if worker.error]
+        if dead:
+            raise BenchError(f"{dead[0]} before the run started")
+        if now_ns() > give_up_ns:
+            raise BenchError(f"load processes were not ready within {START_TIMEOUT_NS // 10**9} s")
+
+
+def _watch(crew: Crew, plan: Plan, epoch_ns: int, on_progress: OnProgress, stop: threading.Event) -> bool:
+    """Listen until everyone has ended; return whether the run was stopped."""
+    progress_at_ns = 0
+    give_up_ns: int | None = None
+    while crew.at_work:
+        if stop.is_set() and give_up_ns is None:
+            crew.tell(Stop())
+            give_up_ns = now_ns() + STOP_TIMEOUT_NS
+        if give_up_ns is not None and now_ns() > give_up_ns:
+            break
+        crew.listen()
+        if now_ns() >= progress_at_ns:
+            on_progress(crew.progress(plan, epoch_ns))
+            progress_at_ns = now_ns() + PROGRESS_NS
+    return give_up_ns is not None
+
+
+def _load_model(config: DriveConfig) -> str:
+    if config.concurrency is not None:
+        return f"closed loop, {config.concurrency} at a time"
+    if config.max_in_flight is not None:
+        return f"open loop, capped at {config.max_in_flight} in flight"
+    return "open loop"

@@ -1,0 +1,349 @@
+"""One load process: a loop that sends what is due, lets the network happen, and parses when it has time.
+
+Decides only the order of work: due requests first, then deadlines, then sockets, and what can wait
+(parsing, rendering, reports) in moments long enough for it. Which request is due is decided in `dispatch`,
+what an answer means in `interpret`. The garbage collector is off in the loop and runs only in long idle
+moments.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from loadgen.clock import now_ns
+from loadgen.drive.config import DriveConfig, WorkerStats
+from loadgen.drive.deadlines import Deadlines, Timeouts
+from loadgen.drive.dispatch import NEVER_NS, ClosedSchedule, Due, OpenSchedule, Schedule, Share
+from loadgen.drive.ledger import Ledger, RowSink, Tally
+from loadgen.drive.requests import ReadyRequests, RequestBodies
+from loadgen.endpoints import ENDPOINTS
+from loadgen.endpoints.base import Endpoint
+from loadgen.interpret import PlanRow, has_token_since, to_record
+from loadgen.records import RequestRecord
+from loadgen.row_stream import RowWriter, stream_path
+from loadgen.transport.base import End, Exchange, Transport, TransportConfig
+from loadgen.transport.sockets import Target
+from workloads.prompts import PromptMaker
+
+HOUSE_NS = 50_000_000
+REPORT_NS = 250_000_000
+CLOCK_NS = 1_000_000_000
+COLLECT_NS = 10_000_000_000
+COLLECT_MOMENT_NS = 30_000_000  # idle for at least this long before the garbage collector may run
+IDLE_MOMENT_NS = 1_000_000  # beside what the work itself takes
+RENDER_NS = 200_000
+MAX_BURST = 32  # requests sent between two looks at the sockets
+
+STOPPED = "the run was stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What one load process is to do."""
+
+    share: Share
+    config: DriveConfig
+    target: Target
+    folder: Path
+    limit: int | None
+    concurrency: int | None
+    cpu: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """First requests are rendered and the loop can start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    epoch_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End what is in flight as cancelled, send nothing more, write every row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    num_sent: int
+    num_in_flight: int
+    tally: Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    stats: WorkerStats
+
+
+def run_worker(task: Task, control: Connection) -> None:
+    """The main function of a load process; talks over `control` and ends when its share is in the folder."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    if task.cpu is not None:
+        os.sched_setaffinity(0, {task.cpu})
+    rows = RowWriter(stream_path(task.folder, task.share.worker))
+    try:
+        LoadProcess(task, control, rows).run()
+    finally:
+        rows.close()
+
+
+class LoadProcess:
+    """The state of a load process."""
+
+    def __init__(self, task: Task, control: Connection, rows: RowSink) -> None:
+        config, share = task.config, task.share
+        self._task = task
+        self._control = control
+        self._rows = rows
+        self._endpoint = resolve_endpoint(config.endpoint)
+        self._transport = open_transport(task, self._endpoint, self._on_end)
+        bodies = RequestBodies(
+            share, PromptMaker(config.seed, config.nonce), self._endpoint, config.model, config.prompt_offset
+        )
+        self._ready = ReadyRequests(
+            lambda position: self._transport.render(self._request_id(position), bodies.body(position)),
+            len(share),
+        )
+        self._ledger = Ledger(self._to_record, rows)
+        self._deadlines = Deadlines(_timeouts(config), self._has_token_since)
+        self._live: dict[int, Exchange] = {}
+        self._epoch_ns = 0
+        self._must_stop = False
+        self._drain_at_ns = NEVER_NS
+        self._report_at_ns = self._clock_at_ns = self._collect_at_ns = 0
+        self.stats = WorkerStats(worker=share.worker)
+
+    def run(self) -> None:
+        """Get ready, wait for the start, send the share, leave every row on disk."""
+        signal.signal(signal.SIGTERM, lambda *_: self._stop())
+        self._ready.fill()
+        self._control.send(Ready())
+        command = self._receive()
+        self._epoch_ns = command.epoch_ns if isinstance(command, Start) else now_ns()
+        self._schedule = self._open_schedule()
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        cpu_s = time.process_time()
+        self._loop()
+        self._end_live(STOPPED if self._must_stop else self._not_drained())
+        for due in self._schedule.rest():
+            self._ledger.add(self._exchange(due, End.UNSENT, f"{STOPPED} before this request was sent"))
+        self._ledger.parse_all()
+        self._transport.close()
+        self._rows.close()
+        self.stats.cpu_s = time.process_time() - cpu_s
+        self._control.send(Report(self.stats.num_sent, 0, self._ledger.take_tally()))
+        self._control.send(Done(self._final_stats()))
+
+    def _open_schedule(self) -> Schedule:
+        task = self._task
+        if task.concurrency is not None:
+            return ClosedSchedule(len(task.share), task.concurrency, self._epoch_ns)
+        return OpenSchedule((task.share.arrival_ns + self._epoch_ns).tolist(), task.limit)
+
+    def _loop(self) -> None:
+        house_at_ns = 0
+        transport, schedule, deadlines = self._transport, self._schedule, self._deadlines
+        while not self._must_stop:
+            now = now_ns()
+            if now >= house_at_ns:
+                self._keep_house(now)
+                house_at_ns = now + HOUSE_NS
+            if deadlines.next_ns() <= now:
+                self._give_up(now)
+            if schedule.next_ns() <= now:
+                self._send_due()
+                transport.wait(0)
+                continue
+            if self._is_over(now):
+                return
+            until = min(schedule.next_ns(), deadlines.next_ns(), house_at_ns)
+            work = self._idle_work(until - now)
+            if work is None:
+                transport.wait(until)
+                self.stats.loop_lag_max_ns = max(self.stats.loop_lag_max_ns, now_ns() - until)
+            elif not transport.wait(0):
+                work()
+
+    def _send_due(self) -> None:
+        for _ in range(MAX_BURST):
+            due = self._schedule.take(now_ns())
+            if due is None:
+                break
+            self._send(due)
+
+    def _send(self, due: Due) -> None:
+        exchange = self._exchange(due)
+        payload = self._ready.take(due.position)
+        self._live[exchange.index] = exchange
+        self._transport.send(exchange, payload)
+        stats = self.stats
+        assert exchange.sent_ns is not None
+        stats.num_sent += 1
+        stats.send_lag_max_ns = max(stats.send_lag_max_ns, exchange.sent_ns - due.scheduled_ns)
+        stats.peak_in_flight = max(stats.peak_in_flight, len(self._live))
+        if exchange.ended_ns is None:
+            self._deadlines.watch(exchange)
+        if stats.num_sent == len(self._task.share):
+            self._drain_at_ns = exchange.sent_ns + int(self._task.config.drain_timeout_s * 1e9)
+
+    def _exchange(self, due: Due, ended: End = End.UNSENT, error: str | None = None) -> Exchange:
+        return Exchange(
+            index=int(self._task.share.index[due.position]),
+            request_id=self._request_id(due.position),
+            scheduled_ns=due.scheduled_ns,
+            worker=self._task.share.worker,
+            ended=ended,
+            error=error,
+        )
+
+    def _request_id(self, position: int) -> str:
+        return f"{self._task.config.run_id}-{self._task.share.index[position]}"
+
+    def _on_end(self, exchange: Exchange) -> None:
+        assert exchange.ended_ns is not None
+        del self._live[exchange.index]
+        self._schedule.on_end(exchange.ended_ns)
+        self._ledger.add(exchange)
+
+    def _give_up(self, now: int) -> None:
+        for expired in self._deadlines.expired(now):
+            self._transport.end(expired.exchange, expired.end, expired.error)
+
+    def _is_over(self, now: int) -> bool:
+        return self.stats.num_sent == len(self._task.share) and (not self._live or now >= self._drain_at_ns)
+
+    def _end_live(self, error: str) -> None:
+        for exchange in list(self._live.values()):
+            self._transport.end(exchange, End.CANCELLED, error)
+
+    def _not_drained(self) -> str:
+        return f"still in flight {self._task.config.drain_timeout_s:g} s after the last request was sent"
+
+    def _idle_work(self, moment_ns: int) -> Callable[[], None] | None:
+        """What can be done within `moment_ns` and leave room; None for: wait."""
+        spare_ns = moment_ns - IDLE_MOMENT_NS
+        if spare_ns <= 0:
+            return None
+        if self._ready.has_room() and spare_ns > RENDER_NS:
+            return self._ready.fill_one
+        if self._ledger.num_waiting and spare_ns > self._ledger.expected_ns:
+            return self._ledger.parse_one
+        return None
+
+    def _keep_house(self, now: int) -> None:
+        """Listen to the parent, report, look after the clock, the rows and the garbage; each seldom."""
+        if self._control.poll():
+            self._receive()
+        if now >= self._report_at_ns:
+            self._report_at_ns = now + REPORT_NS
+            self._report()
+        if now >= self._clock_at_ns:
+            self._clock_at_ns = now + CLOCK_NS
+            self._transport.check_clock()
+        spare_ns = self._schedule.next_ns() - now
+        if spare_ns > COLLECT_MOMENT_NS:
+            self._ledger.flush_if_due()
+            if now >= self._collect_at_ns:
+                self._collect_at_ns = now + COLLECT_NS
+                gc.collect(1)
+
+    def _report(self) -> None:
+        try:
+            self._control.send(Report(self.stats.num_sent, len(self._live), self._ledger.take_tally()))
+        except OSError:
+            self._stop()
+
+    def _receive(self) -> object:
+        """The parent's next command; one that is gone wants us to stop."""
+        try:
+            command: object = self._control.recv()
+        except (EOFError, OSError):
+            command = Stop()
+        if isinstance(command, Stop):
+            self._stop()
+        return command
+
+    def _stop(self) -> None:
+        self._must_stop = True
+
+    def _to_record(self, exchange: Exchange) -> RequestRecord:
+        share = self._task.share
+        at = share.position_of(exchange.index)
+        row = PlanRow(
+            index=exchange.index,
+            session=int(share.session[at]),
+            turn=int(share.turn[at]),
+            request_class=share.classes[share.class_id[at]],
+            prompt_tokens=int(share.prompt_tokens[at]),
+            output_tokens=int(share.output_tokens[at]),
+        )
+        return to_record(exchange, self._endpoint, epoch_ns=self._epoch_ns, row=row)
+
+    def _has_token_since(self, exchange: Exchange, first_chunk: int) -> bool:
+        return has_token_since(exchange.chunks, first_chunk, self._endpoint)
+
+    def _final_stats(self) -> WorkerStats:
+        stats, counts = self.stats, self._transport.counts
+        stats.num_rows = self._rows.num_rows
+        stats.num_events = self._ledger.num_events
+        stats.parsed_under_load = self._ledger.num_parsed_under_load
+        stats.rendered_late = self._ready.num_late
+        stats.num_wakeups = counts.num_wakeups
+        stats.num_reads = counts.num_reads
+        stats.num_bytes = counts.num_bytes
+        stats.num_connections = counts.num_connections
+        stats.has_kernel_stamps = counts.has_kernel_stamps
+        stats.clock_drift_ns = counts.clock_drift_ns
+        stats.num_clock_steps = counts.num_clock_steps
+        unit = 1 if sys.platform == "darwin" else 1024
+        stats.max_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        return stats
+
+
+def resolve_endpoint(endpoint: str | Endpoint) -> Endpoint:
+    """An endpoint by its name, or itself."""
+    return ENDPOINTS[endpoint] if isinstance(endpoint, str) else endpoint
+
+
+def open_transport(task: Task, endpoint: Endpoint, on_end: Callable[[Exchange], None]) -> Transport:
+    """The transport that the configuration names."""
+    config = task.config
+    transport_config = TransportConfig(
+        url=config.url,
+        target=task.target,
+        path=endpoint.path,
+        headers=config.headers,
+        fresh_connections=config.fresh_connections,
+        connect_timeout_s=config.connect_timeout_s,
+        verify_tls=config.verify,
+        ca_file=config.ca_file,
+    )
+    if config.transport == "httpx":
+        from loadgen.transport.httpx_transport import HttpxTransport
+
+        return HttpxTransport(transport_config, on_end)
+    from loadgen.transport.raw import RawTransport
+
+    return RawTransport(transport_config, on_end)
+
+
+def _timeouts(config: DriveConfig) -> Timeouts:
+    return Timeouts(
+        connect_ns=int(config.connect_timeout_s * 1e9),
+        first_token_ns=int(config.first_token_timeout_s * 1e9),
+        stall_ns=int(config.stall_timeout_s * 1e9),
+        total_ns=int(config.timeout_s * 1e9),
+    )
