@@ -1,0 +1,94 @@
+"""The bytes of answers: server-sent events, one a token, or one JSON body.
+
+What does not change within a stream is encoded once; a token is then a look-up and a concatenation. The last
+token's event carries the finish reason, and usage follows in an event of its own, as vLLM sends them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from reference_engine import tokenizer
+from reference_engine.api import Submission
+from reference_engine.sequence import FinishReason
+
+DONE_EVENT = b"data: [DONE]\n\n"
+LAST_CHUNK = b"0\r\n\r\n"
+
+_JSON_TEXT: tuple[bytes, ...] = tuple(
+    msgspec.json.encode(tokenizer.text_of(i))[1:-1] for i in range(tokenizer.EOS_ID + 1)
+)
+
+
+def http_chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+class Answer:
+    """One answer in progress: what is known of it and how it is rendered."""
+
+    def __init__(self, *, request_id: str, submission: Submission, model: str, created_s: int) -> None:
+        self.submission = submission
+        self.is_stream = submission.is_stream
+        self.headers = {"x-request-id": request_id}
+        self.token_ids: list[int] = []
+        is_chat = submission.is_chat
+        chunk_kind = "chat.completion.chunk" if is_chat else "text_completion"
+        body_kind = "chat.completion" if is_chat else "text_completion"
+        self._id = f"{'chatcmpl' if is_chat else 'cmpl'}-{request_id}"
+        self._about = {"id": self._id, "object": chunk_kind, "created": created_s, "model": model}
+        self._about_body = {**self._about, "object": body_kind}
+        head = msgspec.json.encode(self._about)[:-1] + b',"choices":[{"index":0,'
+        if is_chat:
+            self._prefix = b"data: " + head + b'"delta":{"content":"'
+            self._middle = b'"},"logprobs":null,"finish_reason":'
+        else:
+            self._prefix = b"data: " + head + b'"text":"'
+            self._middle = b'","logprobs":null,"finish_reason":'
+        self._suffix = self._middle + b"null}]}\n\n"
+        self._role_event = (
+            b"data: " + head + b'"delta":{"role":"assistant","content":""},"logprobs":null,'
+            b'"finish_reason":null}]}\n\n'
+        )
+
+    def token_event(self, token_id: int, reason: FinishReason | None) -> bytes:
+        """Return the event of one token; the first of a chat also says who speaks."""
+        if reason is None:
+            event = self._prefix + _JSON_TEXT[token_id] + self._suffix
+        else:
+            event = b'%b%b%b"%b"}]}\n\n' % (
+                self._prefix,
+                _JSON_TEXT[token_id],
+                self._middle,
+                reason.encode(),
+            )
+        if self.submission.is_chat and len(self.token_ids) == 1:
+            return self._role_event + event
+        return event
+
+    def closing_events(self) -> bytes:
+        """Return what follows the last token: usage where it was asked for, and the end."""
+        if not self.submission.has_usage_event:
+            return DONE_EVENT
+        usage = msgspec.json.encode({**self._about, "choices": [], "usage": self._usage()})
+        return b"data: %b\n\n%b" % (usage, DONE_EVENT)
+
+    def body(self, reason: FinishReason) -> bytes:
+        """Return the whole answer as one JSON document."""
+        text = tokenizer.decode(self.token_ids)
+        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": str(reason)}
+        if self.submission.is_chat:
+            choice["message"] = {"role": "assistant", "content": text}
+        else:
+            choice["text"] = text
+        return msgspec.json.encode({**self._about_body, "choices": [choice], "usage": self._usage()})
+
+    def _usage(self) -> dict[str, int]:
+        num_prompt, num_output = len(self.submission.prompt), len(self.token_ids)
+        return {
+            "prompt_tokens": num_prompt,
+            "completion_tokens": num_output,
+            "total_tokens": num_prompt + num_output,
+        }

@@ -1,0 +1,192 @@
+"""The OpenAI-compatible requests that the server takes: parsed, checked, and turned into token ids.
+
+Pure functions of the request's bytes. Whatever is wrong with a request is an ApiError with the status and the
+words that the client gets; what this server cannot do (log-probabilities, several answers) is refused, never
+ignored. Fields that no server agrees on are let through unread.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from reference_engine import tokenizer
+from reference_engine.config import EngineConfig
+
+Body = TypeVar("Body", bound="CommonBody")
+
+DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's own default for /v1/completions
+
+
+class ApiError(Exception):
+    """An answer other than 200. type and code are OpenAI's words for it."""
+
+    def __init__(
+        self, status: int, message: str, *, kind: str = "invalid_request_error", code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.code = code
+
+    def body(self) -> bytes:
+        error = {"message": str(self), "type": self.kind, "param": None, "code": self.code}
+        return msgspec.json.encode({"error": error})
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    include_usage: bool = False
+
+
+class CommonBody(msgspec.Struct, frozen=True, kw_only=True):
+    """Fields that completions and chat share. An absent temperature is greedy: answers are to be repeatable."""
+
+    model: str | None = None
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    ignore_eos: bool = False
+    priority: int = 0
+    user: str | None = None
+    n: int | None = 1
+    best_of: int | None = None
+    echo: bool = False
+    suffix: str | None = None
+    logprobs: int | bool | None = None
+    stop: str | list[str] | None = None
+
+
+class CompletionBody(CommonBody, frozen=True, kw_only=True):
+    prompt: str | list[int | str | list[int]]
+
+
+class ContentPart(msgspec.Struct, frozen=True):
+    type: str
+    text: str = ""
+
+
+class ChatMessage(msgspec.Struct, frozen=True):
+    role: str
+    content: str | list[ContentPart]
+
+
+class ChatBody(CommonBody, frozen=True, kw_only=True):
+    messages: list[ChatMessage]
+    max_completion_tokens: int | None = None
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that passed every check, as token ids."""
+
+    prompt: list[int]
+    max_tokens: int
+    is_chat: bool
+    is_stream: bool
+    has_usage_event: bool
+    body: CommonBody
+
+
+def parse_completion(data: bytes, config: EngineConfig, model_name: str) -> Submission:
+    """Parse a /v1/completions body; raises ApiError."""
+    body = _decode(data, CompletionBody, model_name)
+    prompt = _prompt_ids(body.prompt, config)
+    return _check(body, prompt, body.max_tokens or DEFAULT_COMPLETION_TOKENS, config, is_chat=False)
+
+
+def parse_chat(data: bytes, config: EngineConfig, model_name: str) -> Submission:
+    """Parse a /v1/chat/completions body; raises ApiError."""
+    body = _decode(data, ChatBody, model_name)
+    if not body.messages:
+        raise ApiError(400, "messages must hold at least one message")
+    turns = [(message.role, _content_text(message)) for message in body.messages]
+    prompt = [tokenizer.BOS_ID] * config.is_bos_enabled + tokenizer.encode_chat(turns)
+    max_tokens = body.max_completion_tokens or body.max_tokens or max(1, config.max_model_len - len(prompt))
+    return _check(body, prompt, max_tokens, config, is_chat=True)
+
+
+def _decode(data: bytes, kind: type[Body], model_name: str) -> Body:
+    try:
+        body = msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise ApiError(400, f"wrong request: {error}") from error
+    except msgspec.DecodeError as error:
+        raise ApiError(400, f"the body is not valid JSON: {error}") from error
+    if body.model not in (None, model_name):
+        message = f"the model {body.model!r} does not exist; this server has {model_name!r}"
+        raise ApiError(404, message, kind="not_found_error", code="model_not_found")
+    return body
+
+
+def _content_text(message: ChatMessage) -> str:
+    if isinstance(message.content, str):
+        return message.content
+    for part in message.content:
+        if part.type != "text":
+            raise ApiError(400, f"content parts of type {part.type!r} are not supported; use 'text'")
+    return "".join(part.text for part in message.content)
+
+
+def _prompt_ids(prompt: str | list[int | str | list[int]], config: EngineConfig) -> list[int]:
+    """Take one prompt as text, a list of one text, token ids, or a list of one list of token ids."""
+    single: Any = prompt
+    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
+        if len(prompt) > 1:
+            raise ApiError(
+                400, f"one prompt a request, not {len(prompt)}; send them as requests of their own"
+            )
+        single = prompt[0]
+    if isinstance(single, str):
+        return [tokenizer.BOS_ID] * config.is_bos_enabled + tokenizer.encode(single)
+    for token_id in single:
+        if not isinstance(token_id, int):
+            raise ApiError(400, "a prompt of token ids must hold integers only")
+        if not 0 <= token_id < tokenizer.NUM_IDS:
+            raise ApiError(400, f"token id {token_id} is outside of the vocabulary of {tokenizer.NUM_IDS}")
+    return list(single)
+
+
+def _check(
+    body: CommonBody, prompt: list[int], max_tokens: int, config: EngineConfig, *, is_chat: bool
+) -> Submission:
+    for name in ("echo", "suffix", "logprobs", "stop"):
+        if getattr(body, name):
+            raise ApiError(400, f"{name} is not supported")
+    for name in ("n", "best_of"):
+        if getattr(body, name) not in (None, 1):
+            raise ApiError(400, f"{name} must be 1")
+    _check_sampling(body)
+    if not prompt:
+        raise ApiError(400, "the prompt is empty")
+    if body.max_tokens is not None and body.max_tokens < 1:
+        raise ApiError(400, f"max_tokens must be at least 1, not {body.max_tokens}")
+    if not 0 <= body.min_tokens <= max_tokens:
+        raise ApiError(400, f"min_tokens must be between 0 and max_tokens, not {body.min_tokens}")
+    if len(prompt) + max_tokens > config.max_model_len:
+        message = (
+            f"this model's context is {config.max_model_len} tokens; the prompt has {len(prompt)} and"
+            f" {max_tokens} were asked for"
+        )
+        raise ApiError(400, message, code="context_length_exceeded")
+    return Submission(
+        prompt=prompt,
+        max_tokens=max_tokens,
+        is_chat=is_chat,
+        is_stream=body.stream,
+        has_usage_event=body.stream_options is not None and body.stream_options.include_usage,
+        body=body,
+    )
+
+
+def _check_sampling(body: CommonBody) -> None:
+    if body.temperature is not None and not 0 <= body.temperature <= 2:
+        raise ApiError(400, f"temperature must be between 0 and 2, not {body.temperature}")
+    if body.top_p is not None and not 0 < body.top_p <= 1:
+        raise ApiError(400, f"top_p must be above 0 and at most 1, not {body.top_p}")
+    if body.top_k is not None and body.top_k < -1:
+        raise ApiError(400, f"top_k must be -1 or 0 (off) or a number of tokens, not {body.top_k}")

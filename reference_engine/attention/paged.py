@@ -1,0 +1,135 @@
+"""Attention on a CPU over paged keys and values: gather whole pages, then one fused kernel per group of rows.
+
+Pages are [blocks, page, k|v, kv_heads, head_dim] per layer, so that one gather fetches both. The query heads
+that share a KV head are folded into the query axis: the kernel then reads each key once. Single-token rows of
+like length go together; where padding to the longest would waste much, they are split by powers of two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from numpy.typing import NDArray
+from torch import Tensor
+
+from reference_engine.config import ModelShape
+
+MAX_PADDING_SHARE = 0.4  # above it, splitting rows by length beats the cost of another kernel call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Rows of equal query length that attend in one call.
+
+    pages: int64 [batch * pages per row], the padded block tables. mask: additive float, broadcastable to
+    [batch, kv_heads, group * query_len, pages per row * page].
+    """
+
+    first: int
+    end: int
+    batch: int
+    query_len: int
+    pages: Tensor
+    mask: Tensor
+
+
+def split_by_length(lengths: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Cut ascending `lengths` into runs [first, end), so that padding within a run stays cheap."""
+    longest = int(lengths[-1])
+    if int(lengths.sum()) >= (1 - MAX_PADDING_SHARE) * longest * len(lengths):
+        return [(0, len(lengths))]
+    bucket = np.ceil(np.log2(lengths)).astype(np.int64)
+    cuts = (np.flatnonzero(np.diff(bucket)) + 1).tolist()
+    return list(zip([0, *cuts], [*cuts, len(lengths)], strict=True))
+
+
+class PagedAttention:
+    """The pages of every layer, and the reading plan of the step in progress."""
+
+    def __init__(self, shape: ModelShape, num_blocks: int, page: int) -> None:
+        self._shape = shape
+        self._page = page
+        self._pages = torch.zeros(shape.layers, num_blocks, page * 2 * shape.kv_heads * shape.head_dim)
+        self._flat = self._pages.view(shape.layers, num_blocks * page, 2 * shape.kv_heads * shape.head_dim)
+        self._layer_pages = list(self._pages.unbind(0))
+        self._layer_flat = list(self._flat.unbind(0))
+        self._store_at = torch.zeros(0, dtype=torch.int64)
+        self._groups: list[Rows] = []
+
+    def prepare(
+        self,
+        tables: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        store_at: NDArray[np.int64],
+    ) -> None:
+        """Plan one step.
+
+        One entry a sequence, single-token ones first and those in ascending order of length: its row of the
+        block tables, tokens computed before this step, tokens in this step. store_at: the cache position of
+        each token of the flat batch.
+        """
+        self._store_at = torch.from_numpy(store_at)
+        num_single = int(np.count_nonzero(counts == 1))
+        self._groups = []
+        if num_single:
+            lengths = starts[:num_single] + 1
+            for first, end in split_by_length(lengths):
+                self._groups.append(self._plan_single(first, tables[first:end], lengths[first:end]))
+        row = num_single
+        for i in range(num_single, len(counts)):
+            count = int(counts[i])
+            self._groups.append(self._plan_chunk(row, tables[i], int(starts[i]), count))
+            row += count
+
+    def _plan_single(self, first: int, tables: NDArray[np.int64], lengths: NDArray[np.int64]) -> Rows:
+        batch, num_pages = len(lengths), -(-int(lengths[-1]) // self._page)
+        hidden = np.arange(num_pages * self._page) >= lengths[:, None]
+        mask = np.where(hidden, np.float32(-np.inf), np.float32(0)).reshape(batch, 1, 1, -1)
+        return Rows(
+            first=first,
+            end=first + batch,
+            batch=batch,
+            query_len=1,
+            pages=torch.from_numpy(tables[:, :num_pages].ravel()),
+            mask=torch.from_numpy(mask),
+        )
+
+    def _plan_chunk(self, first: int, table: NDArray[np.int64], start: int, count: int) -> Rows:
+        num_pages = -(-(start + count) // self._page)
+        hidden = np.arange(num_pages * self._page) > np.arange(start, start + count)[:, None]
+        mask = np.where(hidden, np.float32(-np.inf), np.float32(0))
+        group = self._shape.heads // self._shape.kv_heads
+        return Rows(
+            first=first,
+            end=first + count,
+            batch=1,
+            query_len=count,
+            pages=torch.from_numpy(table[:num_pages].copy()),
+            mask=torch.from_numpy(np.tile(mask, (group, 1))),
+        )
+
+    def attend(self, layer: int, query: Tensor, key_value: Tensor) -> Tensor:
+        """Store this step's keys and values, then read through the block tables."""
+        self._layer_flat[layer].index_copy_(0, self._store_at, key_value)
+        if len(self._groups) == 1:
+            return self._attend_rows(layer, query, self._groups[0])
+        return torch.cat([self._attend_rows(layer, query[g.first : g.end], g) for g in self._groups])
+
+    def _attend_rows(self, layer: int, query: Tensor, rows: Rows) -> Tensor:
+        shape = self._shape
+        group = shape.heads // shape.kv_heads
+        pages = self._layer_pages[layer].index_select(0, rows.pages)
+        key_value = pages.view(rows.batch, -1, 2, shape.kv_heads, shape.head_dim).permute(2, 0, 3, 1, 4)
+        if rows.query_len == 1:
+            folded = query.view(rows.batch, shape.kv_heads, group, shape.head_dim)
+            mixed = F.scaled_dot_product_attention(folded, key_value[0], key_value[1], attn_mask=rows.mask)
+            return mixed.reshape(rows.batch, -1)
+        by_head = query.view(rows.query_len, shape.kv_heads, group, shape.head_dim).permute(1, 2, 0, 3)
+        folded = by_head.reshape(1, shape.kv_heads, group * rows.query_len, shape.head_dim)
+        mixed = F.scaled_dot_product_attention(folded, key_value[0], key_value[1], attn_mask=rows.mask)
+        by_row = mixed.view(shape.kv_heads, group, rows.query_len, shape.head_dim).permute(2, 0, 1, 3)
+        return by_row.reshape(rows.query_len, -1)

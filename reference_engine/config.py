@@ -1,0 +1,91 @@
+"""What the engine is made of: the model's shape, the size of its memory and the limits of a step.
+
+Values only; nothing here allocates. The limits are counted in tokens wherever a token is what runs out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """Dimensions of a Llama-family decoder; `num_params` counts the embedding and an untied head."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    rope_theta: float = 10_000.0
+    norm_eps: float = 1e-5
+
+    def num_params(self, num_input_ids: int, num_output_ids: int) -> int:
+        attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+        per_layer = attention + 3 * self.hidden * self.intermediate
+        return self.layers * per_layer + self.hidden * (num_input_ids + num_output_ids)
+
+    def kv_bytes_per_token(self, bytes_per_value: int = 4) -> int:
+        return 2 * self.layers * self.kv_heads * self.head_dim * bytes_per_value
+
+
+SHAPES: dict[str, ModelShape] = {
+    "nano": ModelShape(hidden=64, layers=2, heads=2, kv_heads=1, head_dim=32, intermediate=176),
+    "tiny": ModelShape(hidden=128, layers=4, heads=4, kv_heads=1, head_dim=32, intermediate=344),
+    "small": ModelShape(hidden=256, layers=4, heads=8, kv_heads=1, head_dim=32, intermediate=688),
+    "base": ModelShape(hidden=512, layers=8, heads=8, kv_heads=2, head_dim=64, intermediate=1376),
+    "1b": ModelShape(
+        hidden=2048, layers=16, heads=32, kv_heads=8, head_dim=64, intermediate=8192, rope_theta=500_000.0
+    ),
+    "8b": ModelShape(
+        hidden=4096, layers=32, heads=32, kv_heads=8, head_dim=128, intermediate=14336, rope_theta=500_000.0
+    ),
+}
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot work; the message is one line for the person who gave it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Everything that decides what the engine computes and when.
+
+    kv_tokens: tokens that the KV pool holds, rounded down to whole blocks.
+    max_batch: requests that may be resident at once. chunk_tokens: the token budget of one step.
+    is_eos_enabled: the model may end an answer by itself; off, answers run to `max_tokens`.
+    """
+
+    model: str = "tiny"
+    policy: str = "vllm-v1"
+    seed: int = 0
+    block_tokens: int = 16
+    kv_tokens: int = 65_536
+    max_batch: int = 64
+    chunk_tokens: int = 128
+    max_model_len: int = 2048
+    is_bos_enabled: bool = True
+    is_eos_enabled: bool = False
+    threads: int = 1
+    check_invariants: bool = False
+
+    def __post_init__(self) -> None:
+        if self.model not in SHAPES:
+            raise ConfigError(f"unknown model shape {self.model!r}; known shapes: {', '.join(SHAPES)}")
+        for name in ("block_tokens", "max_batch", "chunk_tokens", "max_model_len", "threads"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.kv_tokens < self.block_tokens:
+            raise ConfigError(f"kv_tokens {self.kv_tokens} holds no block of {self.block_tokens} tokens")
+
+    @property
+    def shape(self) -> ModelShape:
+        return SHAPES[self.model]
+
+    @property
+    def num_blocks(self) -> int:
+        return self.kv_tokens // self.block_tokens
+
+    def blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_tokens)

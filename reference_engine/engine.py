@@ -1,0 +1,92 @@
+"""The engine: schedule, execute, postprocess, once per step.
+
+It knows no sockets and no processes. The clock is given to it, so that the same engine runs on real time with
+a torch executor and on virtual time with a simulated one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from reference_engine.config import EngineConfig
+from reference_engine.invariants import InvariantChecker
+from reference_engine.scheduler import Emission, Scheduled, Scheduler, StepPlan
+from reference_engine.sequence import Sequence
+from reference_engine.steplog import RequestRow, StepLog
+
+
+class Executor(Protocol):
+    """Computes what a plan schedules."""
+
+    def execute(self, scheduled: list[Scheduled]) -> list[int]:
+        """Return the next token of each entry, -1 where its prompt is not finished by this step."""
+        ...
+
+
+class Engine:
+    """One scheduler and one executor under one clock."""
+
+    def __init__(
+        self, config: EngineConfig, scheduler: Scheduler, executor: Executor, clock_ns: Callable[[], int]
+    ) -> None:
+        self.config = config
+        self.scheduler = scheduler
+        self.executor = executor
+        self.clock_ns = clock_ns
+        self.log = StepLog()
+        self._checker = InvariantChecker(scheduler) if config.check_invariants else None
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a request; raises UnservableError where it could never be finished."""
+        sequence.enqueued_ns = self.clock_ns()
+        self.scheduler.add(sequence)
+
+    def cancel(self, sequence: Sequence) -> None:
+        """Drop a request at once; its blocks are free before the next step."""
+        if sequence.finish_reason is None:
+            self.scheduler.cancel(sequence)
+            self._record(sequence, self.clock_ns())
+
+    def step(self) -> list[Emission]:
+        """Run one step and return the tokens it emitted."""
+        start_ns = self.clock_ns()
+        plan = self.scheduler.schedule()
+        token_ids = self.executor.execute(plan.scheduled) if plan.scheduled else []
+        return self._postprocess(plan, token_ids, start_ns)
+
+    def _postprocess(self, plan: StepPlan, token_ids: list[int], start_ns: int) -> list[Emission]:
+        for sequence, _ in plan.scheduled:
+            if sequence.first_scheduled_ns is None:
+                sequence.first_scheduled_ns = start_ns
+        emissions = self.scheduler.postprocess(plan, token_ids)
+        end_ns = self.clock_ns()
+        for sequence, _, reason in emissions:
+            if sequence.first_token_ns is None:
+                sequence.first_token_ns = end_ns
+            if reason is not None:
+                self._record(sequence, end_ns)
+        state, pool = self.scheduler.state, self.scheduler.tables.pool
+        self.log.add(
+            start_ns,
+            end_ns,
+            plan.num_decodes,
+            plan.num_prefill_tokens,
+            pool.num_used,
+            0,
+            pool.num_free,
+            len(state.waiting),
+            len(state.running),
+            len(plan.preempted),
+        )
+        if self._checker is not None:
+            self._checker.check(plan)
+        return emissions
+
+    def _record(self, sequence: Sequence, end_ns: int) -> None:
+        sequence.finished_ns = end_ns
+        self.log.requests.append(RequestRow.of(sequence))

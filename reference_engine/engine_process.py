@@ -1,0 +1,144 @@
+"""The engine's own process: one loop of receive, step, send, and nothing of HTTP.
+
+Started by the HTTP process with one end of a socket pair. It ends when told to, or when the other end is gone,
+and writes its logs either way. Signals from the terminal are left to the HTTP process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import msgspec
+
+from reference_engine import tokenizer
+from reference_engine.channel import (
+    Cancel,
+    EngineEnd,
+    GetLog,
+    Log,
+    Ready,
+    Refused,
+    Shutdown,
+    Submit,
+    ToEngine,
+    pack_tokens,
+)
+from reference_engine.config import EngineConfig
+from reference_engine.engine import Engine
+from reference_engine.policies import make_policy
+from reference_engine.scheduler import Scheduler, UnservableError
+from reference_engine.sequence import Sampling, Sequence
+from reference_engine.steplog import write_logs
+
+
+def build_engine(config: EngineConfig) -> Engine:
+    """Make an engine on torch and real time, warmed up."""
+    from reference_engine.executors.torch import TorchExecutor
+
+    scheduler = Scheduler(config, make_policy(config))
+    executor = TorchExecutor(config, scheduler.tables)
+    executor.warm_up(config.max_batch)
+    return Engine(config, scheduler, executor, time.monotonic_ns)
+
+
+def log_metadata(config: EngineConfig) -> dict[str, str]:
+    return {"block_tokens": str(config.block_tokens), "config": msgspec.json.encode(config).decode()}
+
+
+class EngineLoop:
+    """Connects an engine to its end of the channel."""
+
+    def __init__(self, engine: Engine, end: EngineEnd) -> None:
+        self._engine = engine
+        self._end = end
+        self._sequences: dict[int, Sequence] = {}
+
+    def run(self) -> None:
+        """Step while there is work, wait while there is none; return on Shutdown or a lost peer."""
+        engine, end = self._engine, self._end
+        while (messages := end.receive(may_wait=not engine.has_work)) is not None:
+            for message in messages:
+                if isinstance(message, Shutdown):
+                    return
+                self._take(message)
+            if not engine.has_work:
+                continue
+            emissions = engine.step()
+            if emissions:
+                end.send(pack_tokens(emissions))
+                for sequence, _, reason in emissions:
+                    if reason is not None:
+                        del self._sequences[sequence.handle]
+
+    def _take(self, message: ToEngine) -> None:
+        match message:
+            case Submit():
+                self._submit(message)
+            case Cancel(handle):
+                if (sequence := self._sequences.pop(handle, None)) is not None:
+                    self._engine.cancel(sequence)
+            case GetLog(ticket):
+                log = self._engine.log
+                steps, metadata = log.steps().tobytes(), log_metadata(self._engine.config)
+                self._end.send(Log(ticket, steps, list(log.requests), metadata))
+
+    def _submit(self, message: Submit) -> None:
+        sequence = Sequence(
+            handle=message.handle,
+            request_id=message.request_id,
+            tokens=message.prompt,
+            num_prompt=len(message.prompt),
+            max_tokens=message.max_tokens,
+            min_tokens=message.min_tokens,
+            ignore_eos=message.ignore_eos,
+            priority=message.priority,
+            user=message.user,
+            arrived_ns=message.arrived_ns,
+            sampling=Sampling(
+                temperature=message.temperature,
+                top_p=message.top_p,
+                top_k=message.top_k,
+                seed=message.seed,
+            ),
+        )
+        try:
+            self._engine.add(sequence)
+        except UnservableError as error:
+            self._end.send(Refused(message.handle, 400, str(error)))
+        else:
+            self._sequences[message.handle] = sequence
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="reference_engine.engine_process")
+    parser.add_argument("--fd", type=int, required=True)
+    parser.add_argument("--config", required=True)
+    parser.add_argument("--pin", type=int)
+    parser.add_argument("--log-dir", type=Path)
+    args = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if args.pin is not None:
+        os.sched_setaffinity(0, {args.pin})
+    config = msgspec.json.decode(args.config, type=EngineConfig)
+    end = EngineEnd(socket.socket(fileno=args.fd))
+    engine = build_engine(config)
+    # What start-up made lives for ever: keep the collector from walking it between two steps.
+    gc.collect()
+    gc.freeze()
+    end.send(Ready(config.shape.num_params(tokenizer.NUM_IDS, tokenizer.NUM_WORDS)))
+    try:
+        EngineLoop(engine, end).run()
+    finally:
+        if args.log_dir is not None:
+            write_logs(engine.log, args.log_dir, log_metadata(config))
+
+
+if __name__ == "__main__":
+    main()

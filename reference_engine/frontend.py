@@ -1,0 +1,262 @@
+"""Stands between HTTP connections and the engine process: routes, answers in flight, and the engine's messages.
+
+One asyncio loop, no torch. A request is checked here, so the engine only sees what it can serve; the head of a
+stream leaves with its first token, so that a refusal by the engine still has a status of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import NamedTuple, cast
+
+import msgspec
+
+from reference_engine.answers import Answer, http_chunk
+from reference_engine.api import ApiError, Submission, parse_chat, parse_completion
+from reference_engine.channel import (
+    Cancel,
+    FrameSplitter,
+    FromEngine,
+    GetLog,
+    Log,
+    Ready,
+    Refused,
+    Shutdown,
+    Submit,
+    ToEngine,
+    Tokens,
+    encode_frame,
+    unpack_tokens,
+)
+from reference_engine.config import EngineConfig
+from reference_engine.connection import Connection, HttpRequest
+from reference_engine.sequence import FinishReason
+from reference_engine.steplog import STEP_COLUMNS, requests_table, steps_table
+
+PARQUET = "application/vnd.apache.parquet"
+
+
+class InFlight(NamedTuple):
+    answer: Answer
+    connection: Connection
+
+
+class EngineLink(asyncio.Protocol):
+    """The HTTP process's end of the channel; hands each message to the frontend."""
+
+    def __init__(self, on_message: Callable[[FromEngine], None], on_lost: Callable[[], None]) -> None:
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._splitter = FrameSplitter()
+        self._decoder = msgspec.msgpack.Decoder(FromEngine)
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        for payload in self._splitter.feed(data):
+            self._on_message(self._decoder.decode(payload))
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._transport = None
+        self._on_lost()
+
+    def send(self, message: ToEngine) -> None:
+        if self._transport is not None:
+            self._transport.write(encode_frame(message))
+
+
+class Frontend:
+    """The server's state: is the engine ready, and who waits for what."""
+
+    def __init__(self, config: EngineConfig, model_name: str) -> None:
+        self._config = config
+        self.model_name = model_name
+        self._started_s = int(time.time())
+        self._in_flight: dict[int, InFlight] = {}
+        self._handle_of: dict[Connection, int] = {}
+        self._log_waiters: dict[int, tuple[Connection, str]] = {}
+        self._next_handle = 0
+        self._is_draining = False
+        self.link = EngineLink(self._on_message, self._on_engine_lost)
+        self.ready = asyncio.Event()
+        self.engine_gone = asyncio.Event()
+        self.drained = asyncio.Event()
+        self.drained.set()
+        self._routes: dict[tuple[str, str], Callable[[HttpRequest, Connection], None]] = {
+            ("POST", "/v1/completions"): self._complete,
+            ("POST", "/v1/chat/completions"): self._chat,
+            ("GET", "/v1/models"): self._models,
+            ("GET", "/health"): self._health,
+            ("GET", "/steps"): self._get_log,
+            ("GET", "/requests"): self._get_log,
+        }
+
+    def start_drain(self) -> None:
+        """Take no further requests; those in flight go on."""
+        self._is_draining = True
+
+    def stop_engine(self) -> None:
+        """Tell the engine to write its logs and leave."""
+        self.link.send(Shutdown())
+
+    # What connections ask for.
+
+    def handle(self, request: HttpRequest, connection: Connection) -> None:
+        route = self._routes.get((request.method, request.path))
+        try:
+            if route is None:
+                raise self._no_route(request)
+            route(request, connection)
+        except ApiError as error:
+            headers = {"retry-after": "1"} if error.status in (429, 503) else None
+            connection.respond(error.status, error.body(), headers=headers)
+
+    def _no_route(self, request: HttpRequest) -> ApiError:
+        if any(path == request.path for _, path in self._routes):
+            return ApiError(405, f"{request.method} is not allowed on {request.path}")
+        return ApiError(404, f"there is nothing at {request.path}", kind="not_found_error")
+
+    def on_lost(self, connection: Connection) -> None:
+        """The client went away: whatever it waited for is cancelled."""
+        if (handle := self._handle_of.pop(connection, None)) is not None:
+            self._drop(handle)
+            self.link.send(Cancel(handle))
+
+    def _complete(self, request: HttpRequest, connection: Connection) -> None:
+        self._submit(
+            parse_completion(bytes(request.body), self._config, self.model_name), request, connection
+        )
+
+    def _chat(self, request: HttpRequest, connection: Connection) -> None:
+        self._submit(parse_chat(bytes(request.body), self._config, self.model_name), request, connection)
+
+    def _submit(self, submission: Submission, request: HttpRequest, connection: Connection) -> None:
+        arrived_ns = time.monotonic_ns()
+        self._require_ready()
+        handle = self._next_handle
+        self._next_handle += 1
+        request_id = request.headers.get("x-request-id") or f"{self._started_s:x}-{handle}"
+        answer = Answer(
+            request_id=request_id, submission=submission, model=self.model_name, created_s=int(time.time())
+        )
+        self._in_flight[handle] = InFlight(answer, connection)
+        self._handle_of[connection] = handle
+        self.drained.clear()
+        body = submission.body
+        self.link.send(
+            Submit(
+                handle=handle,
+                request_id=request_id,
+                prompt=submission.prompt,
+                max_tokens=submission.max_tokens,
+                arrived_ns=arrived_ns,
+                min_tokens=body.min_tokens,
+                ignore_eos=body.ignore_eos,
+                priority=body.priority,
+                user=body.user or "",
+                temperature=body.temperature or 0.0,
+                top_p=body.top_p or 1.0,
+                top_k=max(0, body.top_k or 0),
+                # Without a seed every request draws numbers of its own.
+                seed=abs(body.seed) if body.seed is not None else handle,
+            )
+        )
+
+    def _require_ready(self) -> None:
+        if self.engine_gone.is_set():
+            raise ApiError(503, "the engine has stopped", kind="service_unavailable")
+        if not self.ready.is_set():
+            raise ApiError(503, "the engine is loading", kind="service_unavailable")
+        if self._is_draining:
+            raise ApiError(503, "the server is shutting down", kind="service_unavailable")
+
+    def _models(self, _request: HttpRequest, connection: Connection) -> None:
+        model = {
+            "id": self.model_name,
+            "object": "model",
+            "created": self._started_s,
+            "owned_by": "reference_engine",
+            "max_model_len": self._config.max_model_len,
+        }
+        connection.respond(200, msgspec.json.encode({"object": "list", "data": [model]}))
+
+    def _health(self, _request: HttpRequest, connection: Connection) -> None:
+        self._require_ready()
+        connection.respond(200, b'{"status":"ok"}')
+
+    def _get_log(self, request: HttpRequest, connection: Connection) -> None:
+        self._require_ready()
+        ticket = self._next_handle
+        self._next_handle += 1
+        self._log_waiters[ticket] = (connection, request.path)
+        self.link.send(GetLog(ticket))
+
+    # What the engine says.
+
+    def _on_message(self, message: FromEngine) -> None:
+        match message:
+            case Tokens():
+                for handle, token_id, reason in unpack_tokens(message):
+                    if (in_flight := self._in_flight.get(handle)) is not None:
+                        self._on_token(handle, in_flight, token_id, reason)
+            case Refused(handle, status, text):
+                if (in_flight := self._in_flight.get(handle)) is not None:
+                    self._drop(handle)
+                    in_flight.connection.respond(status, ApiError(status, text).body())
+            case Log():
+                self._on_log(message)
+            case Ready():
+                self.ready.set()
+
+    def _on_token(self, handle: int, in_flight: InFlight, token_id: int, reason: FinishReason | None) -> None:
+        answer, connection = in_flight
+        answer.token_ids.append(token_id)
+        if not answer.is_stream:
+            if reason is not None:
+                self._drop(handle)
+                connection.respond(200, answer.body(reason), headers=answer.headers)
+            return
+        data = http_chunk(answer.token_event(token_id, reason))
+        if len(answer.token_ids) == 1:
+            data = connection.start_stream(answer.headers) + data
+        if reason is not None:
+            self._drop(handle)
+            connection.end_stream(data + http_chunk(answer.closing_events()))
+        else:
+            connection.write_stream(data)
+
+    def _on_log(self, log: Log) -> None:
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        connection, path = self._log_waiters.pop(log.ticket)
+        if path == "/steps":
+            rows = np.frombuffer(log.steps, np.int64).reshape(-1, len(STEP_COLUMNS))
+            table = steps_table(rows, log.metadata)
+        else:
+            table = requests_table(log.requests, log.metadata)
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink)
+        connection.respond(200, sink.getvalue().to_pybytes(), PARQUET)
+
+    def _on_engine_lost(self) -> None:
+        self.engine_gone.set()
+        error = ApiError(503, "the engine has stopped", kind="service_unavailable")
+        for handle, (answer, connection) in list(self._in_flight.items()):
+            self._drop(handle)
+            if answer.is_stream and answer.token_ids:
+                connection.close()
+            else:
+                connection.respond(error.status, error.body())
+
+    def _drop(self, handle: int) -> None:
+        in_flight = self._in_flight.pop(handle, None)
+        if in_flight is not None:
+            self._handle_of.pop(in_flight.connection, None)
+        if not self._in_flight:
+            self.drained.set()

@@ -1,0 +1,90 @@
+"""One request inside the engine: its tokens, what of it the cache holds, and its time line.
+
+A sequence is mutable and belongs to the scheduler. `num_computed` (q) counts the tokens with valid KV; the
+target is all tokens known so far. A step that brings q to the target emits one token at its end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    WAITING = "waiting"  # not resident: new, or preempted and queued again
+    RUNNING = "running"  # resident: holds a row of the block tables
+    FINISHED = "finished"
+
+
+class FinishReason(StrEnum):
+    LENGTH = "length"  # max_tokens reached
+    STOP = "stop"  # the model emitted EOS
+    CANCELLED = "cancelled"  # the client went away
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How the next token is drawn; temperature 0 is greedy, top_k 0 and top_p 1 keep everything."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+
+
+GREEDY = Sampling()
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Sequence:
+    """tokens: prompt, then what was emitted. slot: its row in the block tables, -1 while not resident.
+
+    high_water: the most tokens that ever had valid KV; what is computed below it is recomputation.
+    """
+
+    handle: int
+    request_id: str
+    tokens: list[int]
+    num_prompt: int
+    max_tokens: int
+    arrived_ns: int
+    min_tokens: int = 0
+    ignore_eos: bool = True
+    priority: int = 0
+    user: str = ""
+    sampling: Sampling = GREEDY
+
+    status: Status = Status.WAITING
+    slot: int = -1
+    num_computed: int = 0
+    high_water: int = 0
+    num_recomputed: int = 0
+    num_preemptions: int = 0
+    enqueued_ns: int = 0
+    first_scheduled_ns: int | None = None
+    first_token_ns: int | None = None
+    finished_ns: int | None = None
+    finish_reason: FinishReason | None = None
+
+    @property
+    def num_emitted(self) -> int:
+        return len(self.tokens) - self.num_prompt
+
+    @property
+    def num_missing(self) -> int:
+        """Tokens still to compute before the next one can be emitted; 1 while decoding."""
+        return len(self.tokens) - self.num_computed
+
+    @property
+    def is_decoding(self) -> bool:
+        return len(self.tokens) - self.num_computed == 1 and len(self.tokens) > self.num_prompt
+
+    @property
+    def max_total(self) -> int:
+        return self.num_prompt + self.max_tokens
+
+    def __repr__(self) -> str:
+        return (
+            f"<Sequence {self.handle} {self.status} q={self.num_computed}/{len(self.tokens)}"
+            f" emitted={self.num_emitted}/{self.max_tokens} slot={self.slot}>"
+        )

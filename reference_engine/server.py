@@ -1,0 +1,164 @@
+"""Starts and stops the reference engine as an OpenAI-compatible server.
+
+`python -m reference_engine.server --port 0` is this process: HTTP, signals, and the engine process it starts.
+It listens at once and answers 503 until the engine is ready; SIGTERM or SIGINT lets answers in flight finish
+for a while, stops the engine, which writes its logs, and leaves with 0. With --ready-fd the process was started
+by another one and dies with it (the *thread* that started it, as Linux sees it).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence as Seq
+from pathlib import Path
+
+import msgspec
+
+from reference_engine.config import SHAPES, ConfigError, EngineConfig
+from reference_engine.connection import Connection
+from reference_engine.frontend import Frontend
+from reference_engine.policies import POLICIES
+
+PR_SET_PDEATHSIG = 1
+
+
+def parse_args(argv: Seq[str] | None) -> argparse.Namespace:
+    defaults = EngineConfig()
+    parser = argparse.ArgumentParser(prog="reference_engine.server", description="OpenAI-compatible server")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000, help="0 takes a free port")
+    parser.add_argument("--model", default=defaults.model, help=f"shape: {', '.join(SHAPES)}")
+    parser.add_argument("--served-model-name", help="name for clients; the shape's name by default")
+    parser.add_argument("--policy", default=defaults.policy, help=f"one of: {', '.join(POLICIES)}")
+    parser.add_argument("--seed", type=int, default=defaults.seed, help="of the random weights")
+    parser.add_argument("--kv-tokens", type=int, default=defaults.kv_tokens)
+    parser.add_argument("--block-tokens", type=int, default=defaults.block_tokens)
+    parser.add_argument("--max-batch", type=int, default=defaults.max_batch)
+    parser.add_argument("--chunk-tokens", type=int, default=defaults.chunk_tokens, help="tokens a step")
+    parser.add_argument("--max-model-len", type=int, default=defaults.max_model_len)
+    parser.add_argument("--threads", type=int, default=defaults.threads, help="of the engine")
+    parser.add_argument("--bos", action=argparse.BooleanOptionalAction, default=defaults.is_bos_enabled)
+    parser.add_argument("--eos", action=argparse.BooleanOptionalAction, default=defaults.is_eos_enabled)
+    parser.add_argument("--check-invariants", action="store_true", help="assert them after every step")
+    parser.add_argument("--pin-engine", type=int, metavar="CPU", help="run the engine on this processor only")
+    parser.add_argument("--log-dir", type=Path, help="write the step and request logs here on exit")
+    parser.add_argument("--ready-fd", type=int, metavar="FD", help="write one JSON line here when ready")
+    parser.add_argument("--drain-timeout", type=float, default=10.0, metavar="S")
+    return parser.parse_args(argv)
+
+
+def engine_config(args: argparse.Namespace) -> EngineConfig:
+    config = EngineConfig(
+        model=args.model,
+        policy=args.policy,
+        seed=args.seed,
+        block_tokens=args.block_tokens,
+        kv_tokens=args.kv_tokens,
+        max_batch=args.max_batch,
+        chunk_tokens=args.chunk_tokens,
+        max_model_len=args.max_model_len,
+        is_bos_enabled=args.bos,
+        is_eos_enabled=args.eos,
+        threads=args.threads,
+        check_invariants=args.check_invariants,
+    )
+    if config.policy not in POLICIES:
+        raise ConfigError(f"unknown policy {config.policy!r}; known policies: {', '.join(POLICIES)}")
+    return config
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Ask the kernel for SIGTERM when whoever started this process dies; leave if that has happened."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent_pid:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def start_engine(
+    config: EngineConfig, args: argparse.Namespace
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start the engine process; return it and this end of the channel to it."""
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-m", "reference_engine.engine_process", "--fd", str(theirs.fileno())]
+    command += ["--config", msgspec.json.encode(config).decode()]
+    if args.pin_engine is not None:
+        command += ["--pin", str(args.pin_engine)]
+    if args.log_dir is not None:
+        command += ["--log-dir", str(args.log_dir)]
+    threads = str(config.threads)
+    environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    with theirs:
+        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
+    return process, ours
+
+
+def report_ready(args: argparse.Namespace, port: int, model_name: str, engine_pid: int) -> None:
+    url = f"http://{args.host}:{port}"
+    print(f"serving {model_name} ({args.policy}) on {url}", file=sys.stderr, flush=True)
+    if args.ready_fd is not None:
+        about = {"port": port, "model": model_name, "pid": os.getpid(), "engine_pid": engine_pid}
+        with os.fdopen(args.ready_fd, "wb") as ready:
+            ready.write(msgspec.json.encode({**about, "policy": args.policy}) + b"\n")
+
+
+async def first_of(*events: asyncio.Event, timeout_s: float | None = None) -> None:
+    """Wait until one of the events is set, or for `timeout_s`."""
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+
+
+async def serve(args: argparse.Namespace, config: EngineConfig, listener: socket.socket) -> int:
+    """Serve until a signal comes or the engine dies; return the exit code."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    frontend = Frontend(config, args.served_model_name or config.model)
+    process, channel = start_engine(config, args)
+    await loop.create_connection(lambda: frontend.link, sock=channel)
+    server = await loop.create_server(lambda: Connection(frontend), sock=listener, backlog=4096)
+    await first_of(frontend.ready, frontend.engine_gone, stop)
+    if frontend.ready.is_set() and not stop.is_set():
+        report_ready(args, listener.getsockname()[1], frontend.model_name, process.pid)
+        await first_of(frontend.engine_gone, stop)
+    frontend.start_drain()
+    server.close()
+    if not frontend.engine_gone.is_set():
+        stop.clear()  # a second signal ends the drain
+        await first_of(frontend.drained, frontend.engine_gone, stop, timeout_s=args.drain_timeout)
+        frontend.stop_engine()
+    exit_code = await asyncio.to_thread(process.wait)
+    if exit_code != 0:
+        print(f"reference_engine.server: the engine process ended with {exit_code}", file=sys.stderr)
+    return 1 if exit_code != 0 else 0
+
+
+def main(argv: Seq[str] | None = None) -> int:
+    """Run the server; returns its exit code, 2 where the arguments cannot work."""
+    args = parse_args(argv)
+    if args.ready_fd is not None:
+        die_with_parent(os.getppid())
+    try:
+        config = engine_config(args)
+        listener = socket.create_server((args.host, args.port), backlog=4096)
+    except (ConfigError, OSError) as error:
+        print(f"reference_engine.server: {error}", file=sys.stderr)
+        return 2
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(serve(args, config, listener))
+    return uvloop.run(serve(args, config, listener))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

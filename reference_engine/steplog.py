@@ -1,0 +1,121 @@
+"""What the engine did and when: one row a step, one row a finished request.
+
+Both logs are rings of fixed size, so a server that runs for days keeps its latest history and no more. Adding a
+row costs about a microsecond; turning rows into a table happens outside the step.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reference_engine.sequence import Sequence
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+STEPS_SCHEMA_VERSION = 1
+STEPS_FILE = "engine_steps.parquet"
+REQUESTS_FILE = "engine_requests.parquet"
+
+STEP_COLUMNS = (
+    "step",
+    "start_ns",
+    "end_ns",
+    "decode_seqs",
+    "prefill_tokens",
+    "kv_used",
+    "kv_cached",
+    "kv_free",
+    "waiting",
+    "running",
+    "preempted",
+)
+
+
+class RequestRow(NamedTuple):
+    """A finished request; instants are CLOCK_MONOTONIC ns, None where it never came to that."""
+
+    server_request_id: str
+    arrived_ns: int
+    enqueued_ns: int
+    first_scheduled_ns: int | None
+    first_token_ns: int | None
+    finished_ns: int | None
+    prompt_tokens: int
+    output_tokens: int
+    preemptions: int
+    recomputed_tokens: int
+    finish_reason: str
+
+    @classmethod
+    def of(cls, sequence: Sequence) -> RequestRow:
+        assert sequence.finish_reason is not None
+        return cls(
+            sequence.request_id,
+            sequence.arrived_ns,
+            sequence.enqueued_ns,
+            sequence.first_scheduled_ns,
+            sequence.first_token_ns,
+            sequence.finished_ns,
+            sequence.num_prompt,
+            sequence.num_emitted,
+            sequence.num_preemptions,
+            sequence.num_recomputed,
+            str(sequence.finish_reason),
+        )
+
+
+class StepLog:
+    """kv_* count blocks: held by a request, kept for reuse, free."""
+
+    def __init__(self, capacity: int = 1 << 20) -> None:
+        self._rows: NDArray[np.int64] = np.empty((capacity, len(STEP_COLUMNS)), np.int64)
+        self._capacity = capacity
+        self.num_steps = 0
+        self.requests: deque[RequestRow] = deque(maxlen=1 << 18)
+
+    def add(self, *values: int) -> None:
+        """Append a step: the columns after `step`, in order."""
+        self._rows[self.num_steps % self._capacity] = (self.num_steps, *values)
+        self.num_steps += 1
+
+    def steps(self) -> NDArray[np.int64]:
+        """Return the steps kept, oldest first: int64 [steps, columns]."""
+        if self.num_steps <= self._capacity:
+            return self._rows[: self.num_steps]
+        return np.roll(self._rows, -(self.num_steps % self._capacity), axis=0)
+
+
+def steps_table(rows: NDArray[np.int64], metadata: Mapping[str, str]) -> pa.Table:
+    """Return the steps as an Arrow table, columns as in STEP_COLUMNS."""
+    import pyarrow as pa
+
+    table = pa.table({name: rows[:, i] for i, name in enumerate(STEP_COLUMNS)})
+    return table.replace_schema_metadata({"schema_version": str(STEPS_SCHEMA_VERSION), **metadata})
+
+
+def requests_table(rows: list[RequestRow], metadata: Mapping[str, str]) -> pa.Table:
+    """Return finished requests as an Arrow table, columns as in RequestRow."""
+    import pyarrow as pa
+
+    kinds: dict[str, Any] = {"server_request_id": pa.string(), "finish_reason": pa.string()}
+    fields = [(name, kinds.get(name, pa.int64())) for name in RequestRow._fields]
+    columns = list(zip(*rows, strict=True)) or [()] * len(fields)
+    arrays = [pa.array(c, kind) for c, (_, kind) in zip(columns, fields, strict=True)]
+    schema = pa.schema(fields, metadata={"schema_version": str(STEPS_SCHEMA_VERSION), **metadata})
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def write_logs(log: StepLog, folder: Path, metadata: Mapping[str, str]) -> None:
+    """Write both logs as Parquet into `folder`, which is made where it is missing."""
+    import pyarrow.parquet as pq
+
+    folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(steps_table(log.steps(), metadata), folder / STEPS_FILE)
+    pq.write_table(requests_table(list(log.requests), metadata), folder / REQUESTS_FILE)
