@@ -201,8 +201,8 @@ class ResponseFramer:
             return None
         head = parse_head(buffer[position : match.start()])
         if not 100 <= head.status < 200 or head.status == 101:
-            self.head = head
             self._begin_body(head)
+            self.head = head
         return match.end()
 
     def _begin_body(self, head: Head) -> None:
