@@ -119,9 +119,10 @@ def _lognormal(given: _Given) -> Law:
     """ln p = ln median + z sigma and ln mean = ln median + sigma^2 / 2, solved for what is missing."""
     usage = "lognormal(median=32, p99=128), (mean=, p99=), (median=, sigma=), (mean=, cv=) or a bare mean"
     mean, median, sigma, cv = (given.take(name) for name in ("mean", "median", "sigma", "cv"))
-    percentile = given.take_percentile()
     if cv is not None:
         sigma = math.sqrt(math.log1p(cv**2))
+    is_fixed = sigma is not None and (mean or median) is not None
+    percentile = None if is_fixed else given.take_percentile()
     if percentile is not None and sigma is None:
         z, value = _z(percentile[0]), percentile[1]
         if median is not None:
