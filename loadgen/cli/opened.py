@@ -116,7 +116,7 @@ def engine_command(options: RunOptions, folder: Path, engine_cpu: int | None) ->
     command = [sys.executable, "-m", "reference_engine.server", "--host", "127.0.0.1", "--port", "0"]
     command += ["--ready-fd", "{ready_fd}", "--log-dir", str(folder), "--policy", options.policy]
     flags: dict[str, object] = {
-        "--shape": options.shape,
+        "--model": options.shape,
         "--kv-tokens": options.kv_tokens,
         "--max-batch": options.max_batch,
         "--chunk-tokens": options.chunk_tokens,

@@ -40,7 +40,10 @@ def run(ctx: typer.Context, options: RunOptions) -> None:
     from loadgen.store import RunFolder
 
     for line in options.slo:
-        parse_slo(line)
+        try:
+            parse_slo(line)
+        except UsageError as exc:
+            raise UsageError(f"--slo {line!r}: {exc}") from exc
     parse_headers(options.header)
     plan = make_plan(options)
     folder = RunFolder.create(options.out, options.name)
