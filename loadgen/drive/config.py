@@ -6,7 +6,7 @@ Nothing here decides anything; meanings and units only.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from loadgen.endpoints.base import Endpoint
 
@@ -33,7 +33,7 @@ class DriveConfig:
     workers: int | None = 1
     pin: tuple[int, ...] | None = None
     fresh_connections: bool = False
-    transport: Literal["raw", "httpx"] | str = "raw"
+    transport: str = "raw"  # or httpx
     verify: bool = True
     ca_file: str | None = None
     max_in_flight: int | None = None

@@ -18,6 +18,7 @@ from loadgen.errors import UsageError
 from workloads.plan import Plan
 
 SPARE_DESCRIPTORS = 64
+MOST_DESCRIPTORS = 1 << 20  # Linux's own bound (fs.nr_open), where the hard limit names none
 HOLD_S = 10  # a request is expected to hold its connection for less
 TIME_WAIT_S = 60
 PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -34,19 +35,29 @@ def peak_arrivals(plan: Plan, window_s: float) -> int:
     return int((ends - np.arange(len(arrival_ns))).max())
 
 
-def raise_descriptor_limit(plan: Plan, config: DriveConfig) -> None:
+def check_descriptors(plan: Plan, config: DriveConfig) -> None:
     """Lift the soft limit to the hard one; UsageError where even that is too low for the plan."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard and hard != resource.RLIM_INFINITY:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    limit = min(at for at in (soft, hard) if at != resource.RLIM_INFINITY) if soft == hard else hard
+    limit = raise_descriptor_limit()
     cap = config.concurrency or config.max_in_flight or len(plan)
-    needed = min(peak_arrivals(plan, HOLD_S), cap) + SPARE_DESCRIPTORS
-    if limit not in (resource.RLIM_INFINITY, -1) and needed > limit:
+    num_in_flight = min(peak_arrivals(plan, HOLD_S), cap)
+    if num_in_flight + SPARE_DESCRIPTORS > limit:
         raise UsageError(
-            f"this plan can have {needed - SPARE_DESCRIPTORS} requests in flight, but a process may open "
-            f"{limit} files: raise the limit (ulimit -Hn), or lower --rate, or cap with --max-in-flight"
+            f"this plan can have {num_in_flight} requests in flight, but a process may open {limit} files: "
+            "raise the limit (ulimit -Hn), or lower --rate, or cap with --max-in-flight"
         )
+
+
+def raise_descriptor_limit() -> int:
+    """Let this process and its children open as many files as they may; return how many that is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else hard
+    if soft in (wanted, resource.RLIM_INFINITY):
+        return wanted
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError):
+        return soft
+    return wanted
 
 
 def check_ports(plan: Plan, config: DriveConfig) -> None:

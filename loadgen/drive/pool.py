@@ -19,10 +19,10 @@ from pathlib import Path
 from loadgen.clock import now_ns
 from loadgen.drive.config import DriveConfig, DriveResult, Progress, WorkerStats
 from loadgen.drive.dispatch import split_limit, split_plan
-from loadgen.drive.limits import check_ports, choose_workers, raise_descriptor_limit
+from loadgen.drive.limits import check_descriptors, check_ports, choose_workers
 from loadgen.drive.worker import Done, Ready, Report, Start, Stop, Task, run_worker
 from loadgen.errors import BenchError
-from loadgen.transport.sockets import resolve_target
+from loadgen.transport.sockets import parse_target, resolve_target
 from workloads.plan import Plan
 
 START_DELAY_NS = 50_000_000
@@ -160,7 +160,7 @@ def drive(
     `stop` ends the run early: what is in flight is cancelled, what was not due is unsent. Raises UsageError
     before anything is sent where the system's limits do not allow the plan.
     """
-    raise_descriptor_limit(plan, config)
+    check_descriptors(plan, config)
     check_ports(plan, config)
     crew = Crew(_tasks(plan, config, folder))
     try:
@@ -185,7 +185,8 @@ def drive(
 
 
 def _tasks(plan: Plan, config: DriveConfig, folder: Path) -> list[Task]:
-    target = resolve_target(config.url)
+    # a proxy looks names up itself, so that only our own sockets need an address
+    target = resolve_target(config.url) if config.transport == "raw" else parse_target(config.url)
     num_workers = choose_workers(plan, config)
     caps = split_limit(config.max_in_flight, num_workers)
     slots = split_limit(config.concurrency, num_workers)

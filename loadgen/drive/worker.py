@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -89,6 +90,7 @@ class Done:
 def run_worker(task: Task, control: Connection) -> None:
     """The main function of a load process; talks over `control` and ends when its share is in the folder."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    sys.meta_path.insert(0, _WithoutPandas())
     if task.cpu is not None:
         os.sched_setaffinity(0, {task.cpu})
     rows = RowWriter(stream_path(task.folder, task.share.worker))
@@ -96,6 +98,14 @@ def run_worker(task: Task, control: Connection) -> None:
         LoadProcess(task, control, rows).run()
     finally:
         rows.close()
+
+
+class _WithoutPandas(MetaPathFinder):
+    """Keeps pandas out of a load process: pyarrow would import it, for 100 ms, with the first row."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:  # noqa: ARG002
+        if fullname == "pandas":
+            raise ModuleNotFoundError("a load process does without pandas", name=fullname)
 
 
 class LoadProcess:
@@ -308,9 +318,18 @@ class LoadProcess:
         stats.has_kernel_stamps = counts.has_kernel_stamps
         stats.clock_drift_ns = counts.clock_drift_ns
         stats.num_clock_steps = counts.num_clock_steps
-        unit = 1 if sys.platform == "darwin" else 1024
-        stats.max_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        stats.max_rss_bytes = max_rss_bytes()
         return stats
+
+
+def max_rss_bytes() -> int:
+    """The most memory this process has held. Linux's getrusage would count the parent's before exec."""
+    try:
+        status = Path("/proc/self/status").read_text()
+        return int(status.partition("VmHWM:")[2].split(None, 1)[0]) * 1024
+    except (OSError, ValueError, IndexError):
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def resolve_endpoint(endpoint: str | Endpoint) -> Endpoint:

@@ -13,7 +13,7 @@ import selectors
 import socket
 import struct
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -32,7 +32,7 @@ POLL_BROKEN = 0x008 | 0x010  # error, hang-up
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where requests go: one address, resolved before the run."""
+    """Where requests go: one address, resolved before the run (AF_UNSPEC where it has not been)."""
 
     scheme: str
     host: str
@@ -60,12 +60,8 @@ class Target:
         return prefix + endpoint_path
 
 
-def resolve_target(url: str) -> Target:
-    """Look the URL's host up once and take the first of its addresses that accepts a connection.
-
-    Where none does, the first is kept: whoever sends finds out why. Raises TargetError for a URL that cannot
-    be used and for a name that has no address.
-    """
+def parse_target(url: str) -> Target:
+    """Take a URL apart without looking its host up. Raises TargetError for one that cannot be used."""
     parts = urlsplit(url)
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -73,20 +69,30 @@ def resolve_target(url: str) -> Target:
         raise TargetError(f"target {url!r}: {exc}; give it as http://host:port") from exc
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise TargetError(f"target {url!r} is not an http or https URL; give it as http://host:port")
-    try:
-        found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
-    except OSError as exc:
-        raise TargetError(f"target {url!r}: cannot find host {parts.hostname!r} ({exc.strerror})") from exc
-    candidates = [(family, address) for family, _, _, _, address in found]
-    family, address = next((c for c in candidates if _accepts(*c)), candidates[0])
     return Target(
         scheme=parts.scheme,
         host=parts.hostname,
         port=port,
         prefix=parts.path.rstrip("/"),
-        family=socket.AddressFamily(family),
-        address=address,  # type: ignore[arg-type]
+        family=socket.AF_UNSPEC,
+        address=(parts.hostname, port),
     )
+
+
+def resolve_target(url: str) -> Target:
+    """Look the URL's host up once and take the first of its addresses that accepts a connection.
+
+    Where none does, the first is kept: whoever sends finds out why. Raises TargetError for a URL that cannot
+    be used and for a name that has no address.
+    """
+    target = parse_target(url)
+    try:
+        found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+    except OSError as exc:
+        raise TargetError(f"target {url!r}: cannot find host {target.host!r} ({exc.strerror})") from exc
+    candidates = [(family, address) for family, _, _, _, address in found]
+    family, address = next((c for c in candidates if _accepts(*c)), candidates[0])
+    return replace(target, family=socket.AddressFamily(family), address=address)  # type: ignore[arg-type]
 
 
 def _accepts(family: int, address: tuple[object, ...]) -> bool:

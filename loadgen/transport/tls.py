@@ -21,16 +21,22 @@ if TYPE_CHECKING:
 
 
 def client_context(config: TransportConfig) -> ssl.SSLContext:
-    """Whom to trust. Raises TargetError for a CA file that cannot be used."""
+    """Whom to trust, and no more: httpx asks for its own protocols. TargetError for an unusable CA file."""
     try:
         context = ssl.create_default_context(cafile=config.ca_file)
     except OSError as exc:
         raise TargetError(f"CA file {config.ca_file}: {exc}") from exc
-    context.set_alpn_protocols(["http/1.1"])
     if not config.verify_tls:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def tls_words(error: ssl.SSLError) -> str:
+    """What OpenSSL says, without where in its source."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"TLS: certificate not accepted: {error.verify_message}"
+    return f"TLS: {error.reason}"
 
 
 class TlsConnection(Connection):
@@ -62,7 +68,7 @@ class TlsConnection(Connection):
         except ssl.SSLError as exc:
             self.push()  # the alert, so that the server learns why
             if self.exchange is not None:
-                self.finish(End.CONNECT_FAILED, f"TLS: {exc.reason or exc}")
+                self.finish(End.CONNECT_FAILED, tls_words(exc))
             return
         super().on_connected()
 
@@ -119,21 +125,23 @@ class TlsConnection(Connection):
     def decrypt(self, ancillary: list[tuple[int, int, bytes]], read_ns: int) -> None:
         """Take every whole record out; session tickets leave nothing and disturb nobody."""
         pieces = []
+        has_ended = False
         try:
             while piece := self.tls.read(READ_BYTES):
                 pieces.append(piece)
+            has_ended = True
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as exc:
-            self.on_broken(f"TLS: {exc.reason or exc}")
+            self.on_broken(tls_words(exc))
             return
-        exchange = self.exchange
-        if exchange is None:
-            if pieces:
-                self.close()
+        if pieces and self.exchange is not None:
+            stamp_ns = self.transport.stamp(ancillary, self.exchange, read_ns)
+            self.keep(self.exchange, b"".join(pieces), stamp_ns, read_ns)
         elif pieces:
-            stamp_ns = self.transport.stamp(ancillary, exchange, read_ns)
-            self.keep(exchange, b"".join(pieces), stamp_ns, read_ns)
+            self.close()
+        if has_ended and self.state is not State.CLOSED:
+            self.on_tls_eof(read_ns)
 
     def on_tls_eof(self, read_ns: int) -> None:
         """The peer closed, at rest, while shaking hands, or in the middle of an answer."""
