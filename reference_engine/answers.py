@@ -18,7 +18,7 @@ DONE_EVENT = b"data: [DONE]\n\n"
 LAST_CHUNK = b"0\r\n\r\n"
 
 _JSON_TEXT: tuple[bytes, ...] = tuple(
-    msgspec.json.encode(tokenizer.text_of(i))[1:-1] for i in range(tokenizer.EOS_ID + 1)
+    msgspec.json.encode(tokenizer.text_of(i))[1:-1] for i in range(tokenizer.NUM_OUTPUT_IDS)
 )
 
 

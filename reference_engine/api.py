@@ -40,7 +40,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 
 class CommonBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields that completions and chat share. An absent temperature is greedy: answers are to be repeatable."""
+    """Fields that completions and chat share. An absent temperature is greedy: answers repeat."""
 
     model: str | None = None
     max_tokens: int | None = None

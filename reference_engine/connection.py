@@ -1,7 +1,7 @@
 """HTTP/1.1 on one connection: requests in, answers out, one at a time.
 
-Parsing is httptools'; what a request means is the frontend's. A reader that lets its answer pile up is cut off
-before the pile costs memory: the engine never waits for a reader.
+Parsing is httptools'; what a request means is the frontend's. A reader that lets its answer pile up is cut
+off before the pile costs memory: the engine never waits for a reader.
 """
 
 from __future__ import annotations

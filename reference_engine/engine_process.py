@@ -1,7 +1,7 @@
 """The engine's own process: one loop of receive, step, send, and nothing of HTTP.
 
-Started by the HTTP process with one end of a socket pair. It ends when told to, or when the other end is gone,
-and writes its logs either way. Signals from the terminal are left to the HTTP process.
+Started by the HTTP process with one end of a socket pair. It ends when told to, or when the other end is
+gone, and writes its logs either way. Signals from the terminal are left to the HTTP process.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def build_engine(config: EngineConfig) -> Engine:
 
     scheduler = Scheduler(config, make_policy(config))
     executor = TorchExecutor(config, scheduler.tables)
-    executor.warm_up(config.max_batch)
+    executor.warm_up()
     return Engine(config, scheduler, executor, time.monotonic_ns)
 
 
@@ -132,7 +132,7 @@ def main() -> None:
     # What start-up made lives for ever: keep the collector from walking it between two steps.
     gc.collect()
     gc.freeze()
-    end.send(Ready(config.shape.num_params(tokenizer.NUM_IDS, tokenizer.NUM_WORDS)))
+    end.send(Ready(config.shape.num_params(tokenizer.NUM_IDS, tokenizer.NUM_OUTPUT_IDS)))
     try:
         EngineLoop(engine, end).run()
     finally:

@@ -1,7 +1,7 @@
-"""Stands between HTTP connections and the engine process: routes, answers in flight, and the engine's messages.
+"""Stands between HTTP connections and the engine process: routes, and which answer waits for what.
 
-One asyncio loop, no torch. A request is checked here, so the engine only sees what it can serve; the head of a
-stream leaves with its first token, so that a refusal by the engine still has a status of its own.
+One asyncio loop, no torch. A request is checked here, so the engine only sees what it can serve; the head of
+a stream leaves with its first token, so that a refusal by the engine still has a status of its own.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """A Llama-family decoder over a flat batch of tokens: RMSNorm, RoPE, grouped queries, gated MLP.
 
 At this size a step costs what its operators cost to dispatch, so there are few of them: q, k and v are one
-projection, gate and up another, residuals are added by the matmul that makes them, and RoPE is one complex
-product over q and k together (neighbouring pairs, as in Meta's own checkpoints). Where keys and values are
-kept, and how queries find them, is the attention's business.
+projection, gate and up another, residuals are added by the matmul that makes them, RoPE is one complex
+product over q and k together (neighbouring pairs, as in Meta's own checkpoints), and what RMSNorm multiplies
+by is part of the matrix after it. Where keys and values live, and how queries find them, is the attention's
+business.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor
 
 from reference_engine.config import ModelShape
@@ -28,12 +29,13 @@ class Attention(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights:
-    """Matrices stored [in, out], so that a row of activations multiplies from the left."""
+    """Matrices stored [in, out], so that a row of activations multiplies from the left.
 
-    attention_norm: Tensor
+    qkv, gate_up (and the head of Weights) hold RMSNorm's weights and its sqrt(hidden), see `fold_norm`.
+    """
+
     qkv: Tensor
     attention_out: Tensor
-    mlp_norm: Tensor
     gate_up: Tensor
     down: Tensor
 
@@ -42,8 +44,21 @@ class LayerWeights:
 class Weights:
     embedding: Tensor  # [input ids, hidden]
     layers: tuple[LayerWeights, ...]
-    final_norm: Tensor
     head: Tensor  # [hidden, output ids]
+
+
+def fold_norm(norm_weight: Tensor, matrix: Tensor) -> Tensor:
+    """Return the matrix to use after `unit_rows` in place of RMSNorm with `norm_weight` before `matrix`."""
+    scale: Tensor = norm_weight * norm_weight.numel() ** 0.5
+    return scale[:, None] * matrix
+
+
+def unit_rows(x: Tensor, floor: Tensor) -> Tensor:
+    """Scale rows to unit length; floor = sqrt(hidden * eps) is RMSNorm's epsilon, kept exactly.
+
+    x / sqrt(|x|^2 + hidden * eps) is RMSNorm without its weight, over sqrt(hidden): three cheap operators.
+    """
+    return x / torch.hypot(torch.linalg.vector_norm(x, dim=1, keepdim=True), floor)
 
 
 def random_weights(shape: ModelShape, num_input_ids: int, num_output_ids: int, seed: int) -> Weights:
@@ -51,25 +66,23 @@ def random_weights(shape: ModelShape, num_input_ids: int, num_output_ids: int, s
     generator = torch.Generator().manual_seed(seed)
 
     def matrix(rows: int, columns: int) -> Tensor:
-        return torch.randn(rows, columns, generator=generator) * rows**-0.5
+        return torch.randn(rows, columns, generator=generator).mul_(rows**-0.5)
 
     hidden, query_dim = shape.hidden, shape.heads * shape.head_dim
+    ones = torch.ones(hidden)
     kv_dim = shape.kv_heads * shape.head_dim
     return Weights(
         embedding=torch.randn(num_input_ids, hidden, generator=generator),
         layers=tuple(
             LayerWeights(
-                attention_norm=torch.ones(hidden),
-                qkv=matrix(hidden, query_dim + 2 * kv_dim),
+                qkv=fold_norm(ones, matrix(hidden, query_dim + 2 * kv_dim)),
                 attention_out=matrix(query_dim, hidden),
-                mlp_norm=torch.ones(hidden),
-                gate_up=matrix(hidden, 2 * shape.intermediate),
+                gate_up=fold_norm(ones, matrix(hidden, 2 * shape.intermediate)),
                 down=matrix(shape.intermediate, hidden),
             )
             for _ in range(shape.layers)
         ),
-        final_norm=torch.ones(hidden),
-        head=matrix(hidden, num_output_ids),
+        head=fold_norm(ones, matrix(hidden, num_output_ids)),
     )
 
 
@@ -86,6 +99,7 @@ class Decoder:
     def __init__(self, shape: ModelShape, weights: Weights, max_positions: int) -> None:
         self.shape = shape
         self.weights = weights
+        self._norm_floor = torch.tensor((shape.hidden * shape.norm_eps) ** 0.5)
         self._rope = rope_table(shape.head_dim, shape.rope_theta, max_positions)
 
     def forward(
@@ -95,21 +109,20 @@ class Decoder:
 
         token_ids, positions: int64 [tokens]. emit_rows: the rows whose next token is wanted.
         """
-        shape = self.shape
-        norm_shape, eps = (shape.hidden,), shape.norm_eps
+        shape, floor = self.shape, self._norm_floor
         query_dim = shape.heads * shape.head_dim
         num_rotated = shape.heads + shape.kv_heads
         rotated_dim = num_rotated * shape.head_dim
         rotation = self._rope.index_select(0, positions)
         x = F.embedding(token_ids, self.weights.embedding)
         for i, layer in enumerate(self.weights.layers):
-            qkv = torch.mm(F.rms_norm(x, norm_shape, layer.attention_norm, eps), layer.qkv)
+            qkv = torch.mm(unit_rows(x, floor), layer.qkv)
             pairs = qkv[:, :rotated_dim].view(-1, num_rotated, shape.head_dim // 2, 2)
             torch.view_as_complex(pairs).mul_(rotation)
             mixed = attention.attend(i, qkv[:, :query_dim], qkv[:, query_dim:])
             x.addmm_(mixed, layer.attention_out)
-            gate_up = torch.mm(F.rms_norm(x, norm_shape, layer.mlp_norm, eps), layer.gate_up)
+            gate_up = torch.mm(unit_rows(x, floor), layer.gate_up)
             gate, up = gate_up.chunk(2, 1)
             x.addmm_(F.silu(gate).mul_(up), layer.down)
         last = x.index_select(0, emit_rows)
-        return torch.mm(F.rms_norm(last, norm_shape, self.weights.final_norm, eps), self.weights.head)
+        return torch.mm(unit_rows(last, floor), self.weights.head)

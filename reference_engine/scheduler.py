@@ -20,7 +20,7 @@ class Scheduled(NamedTuple):
     """A request and how many of its missing tokens this step computes."""
 
     sequence: Sequence
-    count: int
+    num_tokens: int
 
 
 class Emission(NamedTuple):

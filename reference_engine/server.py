@@ -2,8 +2,8 @@
 
 `python -m reference_engine.server --port 0` is this process: HTTP, signals, and the engine process it starts.
 It listens at once and answers 503 until the engine is ready; SIGTERM or SIGINT lets answers in flight finish
-for a while, stops the engine, which writes its logs, and leaves with 0. With --ready-fd the process was started
-by another one and dies with it (the *thread* that started it, as Linux sees it).
+for a while, stops the engine, which writes its logs, and leaves with 0. With --ready-fd the process was
+started by another one and dies with it (with the *thread* that started it, as Linux sees it).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the engine did and when: one row a step, one row a finished request.
 
-Both logs are rings of fixed size, so a server that runs for days keeps its latest history and no more. Adding a
-row costs about a microsecond; turning rows into a table happens outside the step.
+Both logs are rings of fixed size, so a server that runs for days keeps its latest history and no more. Adding
+a row costs about a microsecond; turning rows into a table happens outside the step.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Text to token ids and back: one token per word of a fixed list, bytes for everything else.
 
-Every id that the model can emit is a distinct printable word, so one output token is one non-empty chunk of
-text, and N words of the list joined by single spaces are exactly N tokens. Text outside the list costs one
-token per UTF-8 byte, losslessly. There is no vocabulary beyond that: the model's weights are random.
+Every id that the model can emit is a distinct printable word (or EOS), so one output token is one non-empty
+chunk of text, and N words of the list joined by single spaces are exactly N tokens. Text outside the list
+costs one token per UTF-8 byte, losslessly. Prompts use all words, answers the first 512: over more, the head would
+cost a small model more than a layer does.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ WORDS: tuple[str, ...] = tuple(
     files("reference_engine").joinpath("words_2048.txt").read_text(encoding="ascii").split()
 )
 
-NUM_WORDS = len(WORDS)
-EOS_ID = NUM_WORDS
-BOS_ID = NUM_WORDS + 1
-TURN_START_ID = NUM_WORDS + 2
-TURN_END_ID = NUM_WORDS + 3
-FIRST_BYTE_ID = NUM_WORDS + 4
+EOS_ID = 0
+FIRST_WORD_ID = 1
+BOS_ID = FIRST_WORD_ID + len(WORDS)
+TURN_START_ID = BOS_ID + 1
+TURN_END_ID = BOS_ID + 2
+FIRST_BYTE_ID = BOS_ID + 3
 NUM_IDS = FIRST_BYTE_ID + 256
+NUM_OUTPUT_IDS = 1 + 512  # EOS and the first words
 
-_ID_OF_WORD = {word: i for i, word in enumerate(WORDS)}
+_ID_OF_WORD = {word: i for i, word in enumerate(WORDS, FIRST_WORD_ID)}
 
 
 def encode(text: str) -> list[int]:
@@ -47,8 +49,6 @@ def encode_chat(messages: Iterable[tuple[str, str]]) -> list[int]:
 
 def text_of(token_id: int) -> str:
     """Return the text that a streamed token appends; empty for the special ids."""
-    if token_id < NUM_WORDS:
-        return f" {WORDS[token_id]}"
     return decode([token_id])
 
 
@@ -56,8 +56,8 @@ def decode(ids: Sequence[int]) -> str:
     """Return the text of the ids; every word carries its leading space, special ids have no text."""
     out = bytearray()
     for i in ids:
-        if i < NUM_WORDS:
-            out += f" {WORDS[i]}".encode()
+        if FIRST_WORD_ID <= i < BOS_ID:
+            out += f" {WORDS[i - FIRST_WORD_ID]}".encode()
         elif i >= FIRST_BYTE_ID:
             out.append(i - FIRST_BYTE_ID)
     return out.decode("utf-8", errors="replace")

@@ -1,13 +1,16 @@
 """Runs a step on torch: turns the plan into flat tensors, runs the decoder, draws the next tokens.
 
-The only module that the engine needs torch through. Tensors of a step are made from numpy arrays, never row by
-row: with a small model, building inputs from lists would cost as much as a layer.
+The only module that the engine needs torch through. Tensors of a step are made from numpy arrays, never row
+by row: with a small model, building inputs from lists would cost as much as a layer.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from reference_engine import tokenizer
@@ -19,80 +22,74 @@ from reference_engine.sampling import draw
 from reference_engine.scheduler import Scheduled
 from reference_engine.sequence import Sequence
 
+MAX_POSITION = 1 << 62
+
 
 class TorchExecutor:
     """One model, one paged cache, one thread pool."""
 
     def __init__(self, config: EngineConfig, tables: BlockTables) -> None:
         torch.set_num_threads(config.threads)
-        num_outputs = tokenizer.NUM_WORDS + config.is_eos_enabled  # EOS is the id after the words
-        weights = random_weights(config.shape, tokenizer.NUM_IDS, num_outputs, config.seed)
+        # EOS is id 0: without it, the head starts at 1.
+        self._first_id = 0 if config.is_eos_enabled else 1
+        weights = random_weights(config.shape, tokenizer.NUM_IDS, tokenizer.NUM_OUTPUT_IDS, config.seed)
+        weights = replace(weights, head=weights.head[:, self._first_id :].contiguous())
         self._decoder = Decoder(config.shape, weights, config.max_model_len)
         self._attention = PagedAttention(config.shape, tables.pool.num_blocks, config.block_tokens)
         self._tables = tables
-        self._is_eos_enabled = config.is_eos_enabled
 
-    def warm_up(self, max_batch: int) -> None:
-        """Touch every kernel once at both ends of the batch, so that no request pays for it."""
-        for batch in {1, min(8, max_batch), max_batch}:
-            zeros = np.zeros(batch, np.int64)
-            self._forward(zeros, zeros, zeros, zeros, np.ones(batch, np.int64), np.arange(batch))
-        count = 64
-        self._forward(
-            np.zeros(count, np.int64),
-            np.arange(count),
-            np.zeros(1, np.int64),
-            np.zeros(1, np.int64),
-            np.full(1, count),
-            np.array([count - 1]),
-        )
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Touch every kernel at both ends of the batch and with a chunk, so that no request pays for it."""
+        for batch in {1, len(self._tables.tables)}:
+            zeros, ones = np.zeros(batch, np.int64), np.ones(batch, np.int64)
+            self._forward(zeros, zeros, zeros, ones, np.arange(batch))
+        count = min(64, self._tables.tables.shape[1] * self._tables.block_tokens)
+        zero = np.zeros(1, np.int64)
+        self._forward(np.zeros(count, np.int64), zero, zero, np.array([count]), np.array([count - 1]))
 
+    @torch.inference_mode()
     def execute(self, scheduled: list[Scheduled]) -> list[int]:
         """Compute the scheduled tokens; return the next token of each entry, -1 where it is not due yet."""
-        single = [i for i, (_, count) in enumerate(scheduled) if count == 1]
-        single.sort(key=lambda i: scheduled[i].sequence.num_computed)
-        order = single + [i for i, (_, count) in enumerate(scheduled) if count > 1]
+        # Single tokens first and by length: the attention groups neighbours.
+        order = sorted(range(len(scheduled)), key=lambda i: _row_order(scheduled[i]))
         rows = [scheduled[i] for i in order]
-        slots = np.array([sequence.slot for sequence, _ in rows], np.int64)
-        starts = np.array([sequence.num_computed for sequence, _ in rows], np.int64)
         counts = np.array([count for _, count in rows], np.int64)
         token_ids: list[int] = []
         for sequence, count in rows:
-            if count == 1:
-                token_ids.append(sequence.tokens[sequence.num_computed])
-            else:
-                token_ids += sequence.tokens[sequence.num_computed : sequence.num_computed + count]
-        positions = starts
-        if len(single) < len(rows):
-            ends = np.cumsum(counts)
-            positions = np.arange(ends[-1]) + np.repeat(starts - ends + counts, counts)
-        is_due = [sequence.num_missing == count for sequence, count in rows]
-        emit_rows = (np.cumsum(counts) - 1)[is_due]
+            token_ids += sequence.tokens[sequence.num_computed : sequence.num_computed + count]
+        is_due = np.array([sequence.num_missing == count for sequence, count in rows])
+        emit_rows = (counts.cumsum() - 1)[is_due]
+        logits = self._forward(
+            np.array(token_ids, np.int64),
+            np.array([sequence.slot for sequence, _ in rows], np.int64),
+            np.array([sequence.num_computed for sequence, _ in rows], np.int64),
+            counts,
+            emit_rows,
+        )
+        due = [i for i, is_row_due in zip(order, is_due.tolist(), strict=True) if is_row_due]
         next_ids = [-1] * len(scheduled)
-        if not len(emit_rows):
-            self._forward(np.array(token_ids), positions, slots, starts, counts, emit_rows)
-            return next_ids
-        logits = self._forward(np.array(token_ids), positions, slots, starts, counts, emit_rows)
-        due = [i for i, is_row_due in zip(order, is_due, strict=True) if is_row_due]
         for i, token_id in zip(due, self._draw(logits, [scheduled[i].sequence for i in due]), strict=True):
             next_ids[i] = token_id
         return next_ids
 
-    @torch.inference_mode()
     def _forward(
         self,
-        token_ids: np.ndarray,
-        positions: np.ndarray,
-        slots: np.ndarray,
-        starts: np.ndarray,
-        counts: np.ndarray,
-        emit_rows: np.ndarray,
+        token_ids: NDArray[np.int64],
+        slots: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        emit_rows: NDArray[np.int64],
     ) -> Tensor:
-        page = self._tables.block_tokens
-        tables = self._tables.tables[slots]
-        token_rows = slots if len(token_ids) == len(slots) else np.repeat(slots, counts)
-        store_at = self._tables.tables[token_rows, positions // page] * page + positions % page
-        self._attention.prepare(tables, starts, counts, store_at)
+        page, tables = self._tables.block_tokens, self._tables.tables
+        positions, token_slots = starts, slots
+        if len(token_ids) > len(slots):
+            first_rows = counts.cumsum() - counts
+            positions = np.arange(len(token_ids)) + np.repeat(starts - first_rows, counts)
+            token_slots = np.repeat(slots, counts)
+        store_at = tables[token_slots, positions // page] * page + positions % page
+        num_pages = int((starts + counts).max() - 1) // page + 1
+        self._attention.prepare(tables[slots, :num_pages], starts, counts, store_at)
         return self._decoder.forward(
             torch.from_numpy(token_ids),
             torch.from_numpy(positions),
@@ -101,10 +98,15 @@ class TorchExecutor:
         )
 
     def _draw(self, logits: Tensor, sequences: list[Sequence]) -> list[int]:
-        if self._is_eos_enabled:
+        if self._first_id == tokenizer.EOS_ID:
             for row, sequence in enumerate(sequences):
                 if sequence.ignore_eos or sequence.num_emitted < sequence.min_tokens:
                     logits[row, tokenizer.EOS_ID] = -torch.inf
         if all(sequence.sampling.temperature == 0 for sequence in sequences):
-            return logits.argmax(1).tolist()
-        return draw(logits, sequences)
+            greedy: list[int] = (logits.argmax(1) + self._first_id).tolist()
+            return greedy
+        return [i + self._first_id for i in draw(logits, sequences)]
+
+
+def _row_order(entry: Scheduled) -> int:
+    return entry.sequence.num_computed if entry.num_tokens == 1 else MAX_POSITION

@@ -1,8 +1,8 @@
 """vLLM v1: one token budget, no phases. Residents in order of admission, then newcomers, prompts in chunks.
 
-A prompt in progress keeps its place among the decodes and takes what is left of the budget, so one long prompt
-advances at a time. Whoever was admitted last goes first when memory runs out, is recomputed, and waits ahead of
-all others. Source: vllm/v1/core/sched/scheduler.py.
+A prompt in progress keeps its place among the decodes and takes what is left of the budget, so one long
+prompt advances at a time. Whoever was admitted last goes first when memory runs out, is recomputed, and waits
+ahead of all others. Source: vllm/v1/core/sched/scheduler.py.
 """
 
 from __future__ import annotations
