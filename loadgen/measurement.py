@@ -11,11 +11,29 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from loadgen.clock import now_ns
 from loadgen.drive import DriveConfig, Progress, drive
-from loadgen.environment import describe_environment
+from loadgen.engine_logs import rebase_engine_logs
+from loadgen.environment import describe_environment, read_cpu_pressure
 from loadgen.measure.summary import summarize
 from loadgen.store import Run, RunFolder, load
 from workloads.plan import Plan
+
+
+class CpuPressure:
+    """Per cent of the time since it was made in which some task of this machine waited for a processor."""
+
+    def __init__(self) -> None:
+        self._since_ns = now_ns()
+        self._before = read_cpu_pressure()
+
+    def percent(self) -> float | None:
+        """None where the system does not say."""
+        now = read_cpu_pressure()
+        if now is None or self._before is None:
+            return None
+        elapsed_us = (now_ns() - self._since_ns) / 1e3
+        return 100 * (now["total_us"] - self._before["total_us"]) / elapsed_us
 
 
 def record(
@@ -43,6 +61,7 @@ def record(
     }
     folder.write_plan(plan)
     folder.write_manifest({**facts, "status": "running"})
+    pressure = CpuPressure()
     status, reason = "failed", "the load generator broke before this request was sent"
     try:
         result = drive(plan, config, folder=folder.path, on_progress=on_progress, stop=stop)
@@ -51,6 +70,7 @@ def record(
         reason = "the run was stopped before this request was due" if result.interrupted else reason
     finally:
         facts["target"] = {**facts.get("target", {}), "alive_at_end": is_target_alive()}
+        facts["cpu_pressure_percent"] = pressure.percent()
         facts["ended"] = datetime.now(UTC).isoformat(timespec="milliseconds")
         folder.compact_requests(plan, reason=reason)
         folder.write_manifest({**facts, "status": status})
@@ -60,5 +80,7 @@ def record(
 def conclude(folder: RunFolder) -> Run:
     """Compute and judge what the folder holds, write summary.json, and return the run."""
     run = load(folder.path)
+    if epoch_ns := run.manifest.get("drive", {}).get("epoch_ns"):
+        rebase_engine_logs(folder.path, epoch_ns)
     folder.write_summary(summarize(run))
     return run

@@ -205,7 +205,7 @@ class RequestRows:
         import pyarrow.parquet as pq
 
         if isinstance(self._source, Path):
-            return pq.read_table(self._source, columns=columns)
+            return pq.read_table(self._source, columns=None if columns is None else list(columns))
         return self._source if columns is None else self._source.select(columns)
 
     def iter_batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -58,7 +58,7 @@ def build() -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and end the process; every foreseen problem ends as one line on stderr and an exit code."""
+    """Run the command line and end the process; a foreseen problem is one line on stderr and an exit code."""
     try:
         code = build().main(arguments, prog_name="bench", standalone_mode=False)
     except BenchError as exc:

@@ -18,8 +18,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from loadgen.units import parse_count, parse_duration, parse_warmup
 from loadgen.errors import UsageError
+from loadgen.units import parse_count, parse_duration, parse_warmup
 
 LOAD, LENGTHS, TARGET, ENGINE, TIMEOUTS, OUTPUT = (
     "Load",

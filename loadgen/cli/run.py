@@ -118,7 +118,7 @@ def _record(
     interruption: Interruption,
 ) -> None:
     from loadgen.measurement import record
-    from reports.terminal import LiveView
+    from reports.live import LiveView
 
     nonce = secrets.randbits(63)
     config = drive_config(options, folder.run_id, target, nonce)
