@@ -80,11 +80,13 @@ def _follow_usage(facts: Sequence[ChunkFacts]) -> tuple[list[int], list[int | No
 
 def _from_token_ids(facts: Sequence[ChunkFacts], text: list[int], total: int | None) -> TokenCount:
     tokens = [facts[i].num_tokens for i in text]
+    counted = sum(t for t in tokens if t is not None)
     if total is not None:
+        if counted > total:
+            tokens = [None] * len(text)
         return TokenCount(events=text, tokens=_infer_one(tokens, total), total=total, source="usage")
     if None in tokens:
         return TokenCount(events=text, tokens=tokens, total=None, source="unknown")
-    counted = sum(t for t in tokens if t is not None)
     return TokenCount(events=text, tokens=tokens, total=counted, source="count")
 
 

@@ -42,21 +42,20 @@ class Transcript:
         """The bytes as they were on the wire, each event a chunk of its own."""
         if not self.is_chunked:
             return self.head + self.body
-        events = [event + b"\n\n" for event in self.body.split(b"\n\n") if event]
-        if self.is_cut:
-            events[-1] = events[-1].removesuffix(b"\n\n")
-        return self.head + b"".join(map(frame, events)) + (b"" if self.is_cut else LAST_CHUNK)
+        *events, rest = self.body.split(b"\n\n")
+        chunks = [*(event + b"\n\n" for event in events), *([rest] if rest else [])]
+        return self.head + b"".join(map(frame, chunks)) + (b"" if self.is_cut else LAST_CHUNK)
 
 
 def load_transcript(name: str) -> Transcript:
     """Read a transcript, without the comments of the recorder."""
     text = (TRANSCRIPTS / f"{name}.txt").read_bytes()
     head, _, body = text[text.index(b"HTTP/1.1") :].partition(b"\r\n\r\n")
-    is_cut = False
-    for mark in (b"# curl exit", b"... (cut:"):
-        if mark in body:
-            body, is_cut = body[: body.index(mark)], True
-    return Transcript(name=name, head=head + b"\r\n\r\n", body=body.rstrip(b"\n") + b"\n\n", is_cut=is_cut)
+    whole, _, by_hand = body.partition(b"... (cut:")
+    whole, _, by_server = whole.partition(b"# curl exit")
+    if not by_hand:
+        whole = whole.rstrip(b"\n") + b"\n\n"
+    return Transcript(name=name, head=head + b"\r\n\r\n", body=whole, is_cut=bool(by_hand or by_server))
 
 
 def frame(data: bytes) -> bytes:
