@@ -58,19 +58,20 @@ class TlsConnection(Connection):
         self.state = State.HANDSHAKING
         self.shake_hands()
 
-    def shake_hands(self) -> None:
-        """Go on with the handshake; write the request once it is done."""
+    def shake_hands(self) -> bool:
+        """Go on with the handshake; write the request and return True once it is done."""
         try:
             self.tls.do_handshake()
         except ssl.SSLWantReadError:
             self.push()
-            return
+            return False
         except ssl.SSLError as exc:
             self.push()  # the alert, so that the server learns why
             if self.exchange is not None:
                 self.finish(End.CONNECT_FAILED, tls_words(exc))
-            return
+            return False
         super().on_connected()
+        return True
 
     def write(self) -> None:
         """Encrypt what is unsent and hand the kernel what it takes."""
@@ -116,10 +117,8 @@ class TlsConnection(Connection):
             self.on_tls_eof(read_ns)
             return
         self.ciphertext_in.write(data)
-        if self.state is State.HANDSHAKING:
-            self.shake_hands()
-            if self.state is State.HANDSHAKING or not self.ciphertext_in.pending:
-                return
+        if self.state is State.HANDSHAKING and not self.shake_hands():
+            return
         self.decrypt(ancillary, read_ns)
 
     def decrypt(self, ancillary: list[tuple[int, int, bytes]], read_ns: int) -> None:
