@@ -2,8 +2,8 @@
 
 Every id that the model can emit is a distinct printable word (or EOS), so one output token is one non-empty
 chunk of text, and N words of the list joined by single spaces are exactly N tokens. Text outside the list
-costs one token per UTF-8 byte, losslessly. Prompts use all words, answers the first 512: over more, the head would
-cost a small model more than a layer does.
+costs one token per UTF-8 byte, losslessly. Prompts use all words, answers the first 512: over more, the head
+would cost a small model more than a layer does.
 """
 
 from __future__ import annotations
