@@ -45,3 +45,17 @@ def workload_figures(
         "input_tokens": length_figures(input_tokens),
         "output_tokens": length_figures(output_tokens),
     }
+
+
+def session_figures(session: NDArray[np.int64], think_ns: NDArray[np.int64]) -> dict[str, Any] | None:
+    """How many sessions and turns, and how many of these wait for an answer; None without sessions."""
+    in_session, waits = session[session >= 0], think_ns[session >= 0] >= 0
+    if not len(in_session):
+        return None
+    count = len(np.unique(in_session))
+    return {
+        "count": count,
+        "turns_mean": len(in_session) / count,
+        "closed_turns": int(waits.sum()),
+        "open_turns": int((~waits).sum()),
+    }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,14 +29,14 @@ class Law(Protocol):
     def cdf(self, x: Floats) -> Floats: ...
 
 
-def to_tokens(values: Floats) -> NDArray[np.int64]:
+def to_tokens(values: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
     """Round to whole tokens, at least 1."""
     longest = float(values.max(initial=1.0))
     if not longest <= INT32_MAX:
         raise WorkloadError(
             f"a length of {longest:.3g} tokens came out; give the law a max=, or correct the trace"
         )
-    return np.maximum(np.rint(values), 1).astype(np.int64)
+    return np.asarray(np.maximum(np.rint(values), 1), dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,26 @@ class Lognormal:
 
         with np.errstate(divide="ignore"):
             return np.asarray(ndtr(np.log(np.maximum(x, 0) / self.median) / self.sigma))
+
+    @classmethod
+    def of_mean(cls, mean: float, *, cv: float) -> Lognormal:
+        sigma = math.sqrt(math.log1p(cv**2))
+        return cls(mean * math.exp(-(sigma**2) / 2), sigma)
+
+
+@dataclass(frozen=True)
+class Geometric:
+    """1, 2, 3, ...: the number of trials until the first success, of this mean (1 or more)."""
+
+    mean: float
+
+    def ppf(self, u: Floats) -> Floats:
+        if self.mean <= 1:
+            return np.ones(len(u))
+        return np.maximum(np.ceil(np.log1p(-u) / math.log1p(-1 / self.mean)), 1)
+
+    def cdf(self, x: Floats) -> Floats:
+        return np.asarray(1 - (1 - 1 / self.mean) ** np.maximum(np.floor(x), 0))
 
 
 @dataclass(frozen=True)

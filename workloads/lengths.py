@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workloads.errors import WorkloadError, unknown_name
-from workloads.expression import Expression, parse, parse_number
+from workloads.expression import Expression, Value, parse, parse_number
 from workloads.laws import (
     Discrete,
     Fixed,
     Gamma,
+    Geometric,
     Law,
     Lognormal,
     Mixture,
@@ -206,6 +207,13 @@ def _zipf(given: _Given) -> Law:
     return given.done(law(exponent), usage)
 
 
+def _geometric(given: _Given) -> Law:
+    mean = given.take("mean")
+    if mean is None or mean < 1:
+        raise given.fail("geometric(4), with a mean of 1 or more")
+    return given.done(Geometric(mean), "geometric(4)")
+
+
 _FAMILIES: dict[str, Callable[[_Given], Law]] = {
     "fixed": _fixed,
     "uniform": _uniform,
@@ -213,6 +221,7 @@ _FAMILIES: dict[str, Callable[[_Given], Law]] = {
     "lognormal": _lognormal,
     "gamma": _gamma,
     "zipf": _zipf,
+    "geometric": _geometric,
 }
 FAMILIES = (*_FAMILIES, "mixture", "empirical")
 
@@ -238,6 +247,15 @@ _USAGE = {
     "mixture": "mixture(0.7:lognormal(median=97, cv=0.5), 0.3:fixed(411))",
     "empirical": "empirical(min=1, p50=129, p90=424, p99=601, max=1000) or empirical(97:0.6, 411:0.4)",
 }
+
+
+def law_of_value(value: Value, text: str) -> Law:
+    """Make a law of an argument: a law in full, or a number, which is then fixed."""
+    if isinstance(value, Expression):
+        return _law_of(value, None)
+    if not (math.isfinite(value) and value >= 0):
+        raise WorkloadError(f"{text}: {value:g} is not a length")
+    return Fixed(value)
 
 
 def _law_of(expression: Expression, default_mean: float | None) -> Law:

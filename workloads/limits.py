@@ -82,3 +82,6 @@ class ContextLimit:
                 return
         context = self.context_tokens
         raise WorkloadError(f"no pair of {MAX_ROUNDS} drawn fits a context of {context}; shorten the lengths")
+
+
+NO_LIMIT = ContextLimit(context_tokens=None, policy="error")

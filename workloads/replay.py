@@ -1,28 +1,33 @@
 """From a recorded workload to a plan: which rows, at what speed, how long; every row read is accounted for.
 
-Speed divides the times, so that bursts and think times shrink too; thinning leaves rows out by chance and
-keeps the time structure; copies lay shifted copies over each other and smooth bursts. They are not the same.
+Speed divides the times, so that bursts and think times shrink too. Thinning leaves rows (or whole sessions)
+out by chance and keeps the time structure. Copies lay shifted copies over each other, which smooths bursts.
+The three are not the same. A coarse clock in the recording shows as ticks: requests that arrived over 3 s
+stand at one instant. Ticks are told, and spread uniformly where `dequantize` asks for it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from workloads.errors import WorkloadError
 from workloads.figures import workload_figures
 from workloads.laws import to_tokens
-from workloads.limits import ContextLimit
+from workloads.limits import NO_LIMIT, ContextLimit
 from workloads.plan import Plan
+from workloads.prefixes import hit_tokens
 from workloads.streams import Streams
-from workloads.traces import BadRows, TraceTable, read_trace
+from workloads.traces import ReadOptions, TraceTable, read_trace
 
 ZeroOutput = Literal["drop", "as-one", "error"]
 ZERO_OUTPUT: tuple[str, ...] = ("drop", "as-one", "error")
 MIN_RATE_PER_S, MAX_RATE_PER_S = 0.01, 10_000.0
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,55 +35,69 @@ class Replay:
     """How a recorded workload is replayed. window_s counts from the file's first row, before speed."""
 
     path: Path
-    window_s: tuple[float, float | None] | None
-    speed: float
-    length_scale: float
-    num_requests: int | None
-    bad_rows: BadRows
-    zero_output: ZeroOutput
-    limit: ContextLimit
+    options: ReadOptions
+    window_s: tuple[float, float | None] | None = None
+    speed: float = 1.0
+    thin: float = 1.0
+    copies: int = 1
+    dequantize: bool = False
+    length_scale: float = 1.0
+    num_requests: int | None = None
+    zero_output: ZeroOutput = "drop"
+    limit: ContextLimit = NO_LIMIT
+
+    def read(self, streams: Streams) -> TraceTable:
+        """Read the file and choose its rows; times and lengths as recorded, the first row at 0."""
+        table = read_trace(self.path, self.options)
+        if self.window_s is not None:
+            table = self._cut(table, *self.window_s)
+        table = self._without_zeros(table)
+        if self.thin < 1:
+            table = table.keep(_chosen(table, self.thin, streams.generator("trace/thin")), "thinned")
+        if self.num_requests is not None:
+            table = table.keep(np.arange(len(table)) < self.num_requests, "beyond_num_requests")
+        return _from_zero(_not_empty(table))
 
     def plan(self, streams: Streams) -> Plan:
-        table = self._select(read_trace(self.path, bad_rows=self.bad_rows))
-        inputs = to_tokens(table.input_tokens.astype(np.float64) * self.length_scale)
-        outputs = to_tokens(table.output_tokens.astype(np.float64) * self.length_scale)
+        table = self.read(streams)
+        if table.format.arrival is None:
+            raise WorkloadError(
+                f"{self.path} ({table.format.name}) has no times to replay; draw its lengths with "
+                "--lengths-from and give --rate"
+            )
+        _check_unit(table)
+        inputs = to_tokens(table.input_tokens * self.length_scale)
+        outputs = to_tokens(table.output_tokens * self.length_scale)
         rng = streams.generator("lengths/resample")
 
-        def redraw(n: int) -> tuple[Any, Any]:
+        def redraw(n: int) -> tuple[Ints, Ints]:
             picks = rng.integers(0, len(inputs), n)
             return inputs[picks], outputs[picks]
 
         fitted = self.limit.fit(inputs, outputs, redraw, lambda i: f"{self.path}, line {table.line[i]}:")
-        table = table.keep(fitted.kept, "over_context")
-        if not len(table):
-            raise WorkloadError(f"{self.path}: no row is left to send ({_reasons(table)})")
-        arrival_ns = np.rint((table.arrival_ns - table.arrival_ns[0]) / self.speed).astype(np.int64)
-        source = {"trace": _facts(table), "limits": fitted.counts}
-        return Plan.of(
-            arrival_ns,
-            fitted.input_tokens[fitted.kept].astype(np.int32),
-            fitted.output_tokens[fitted.kept].astype(np.int32),
-            source,
-        )
+        facts = trace_facts(table.keep(fitted.kept, "over_context"))
+        table = replace(table, input_tokens=fitted.input_tokens, output_tokens=fitted.output_tokens)
+        table = _from_zero(_not_empty(table.keep(fitted.kept, "over_context")))
+        if self.dequantize and facts["tick_s"]:
+            table = _spread(table, facts["tick_s"], streams.generator("trace/dequantize"))
+        if self.copies > 1:
+            table = _copied(table, self.copies, streams.generator("trace/copies"))
+        asked = {
+            "speed": self.speed,
+            "thin": self.thin,
+            "copies": self.copies,
+            "dequantized": self.dequantize,
+        }
+        return self._to_plan(table, {"trace": facts | asked, "limits": fitted.counts})
 
-    def _select(self, table: TraceTable) -> TraceTable:
-        """Apply the window first, then the row rules, so that a row outside is counted as outside."""
-        if self.window_s is not None:
-            start_ns, end_s = round(self.window_s[0] * 1e9), self.window_s[1]
-            inside = table.arrival_ns >= start_ns
-            if end_s is not None:
-                inside &= table.arrival_ns < round(end_s * 1e9)
-            span_s = float(table.arrival_ns[-1]) / 1e9 if len(table) else 0.0
-            table = table.keep(inside, "outside_window")
-            if not len(table):
-                raise WorkloadError(f"{self.path}: no row lies in the window; the file spans 0:{span_s:.0f}s")
-        table = self._without_zeros(table)
-        if self.num_requests is not None:
-            table = table.keep(np.arange(len(table)) < self.num_requests, "beyond_num_requests")
-        if not len(table):
-            raise WorkloadError(f"{self.path}: no row is left to send ({_reasons(table)})")
-        _check_unit(table)
-        return table
+    def _cut(self, table: TraceTable, start_s: float, end_s: float | None) -> TraceTable:
+        inside = table.arrival_ns >= round(start_s * 1e9)
+        if end_s is not None:
+            inside &= table.arrival_ns < round(end_s * 1e9)
+        if not inside.any() and len(table):
+            span_s = float(table.arrival_ns[-1]) / 1e9
+            raise WorkloadError(f"{self.path}: no row lies in the window; the file spans 0:{span_s:.0f}s")
+        return table.keep(inside, "outside_window")
 
     def _without_zeros(self, table: TraceTable) -> TraceTable:
         table = table.keep(table.input_tokens > 0, "zero_input")
@@ -89,6 +108,65 @@ class Replay:
                 "tokens; choose --zero-output drop or as-one"
             )
         return table.keep(~zero, "zero_output") if self.zero_output == "drop" else table
+
+    def _to_plan(self, table: TraceTable, source: dict[str, Any]) -> Plan:
+        turn = np.full(len(table), -1, np.int64)
+        for rows in _by_session(table):
+            turn[rows] = np.arange(len(rows))
+        waits = (table.delay_ns >= 0) & (turn > 0)
+        block_tokens = table.format.block_tokens if len(table.blocks) else 0
+        return Plan(
+            arrival_ns=np.rint(table.arrival_ns / self.speed).astype(np.int64),
+            prompt_tokens=table.input_tokens.astype(np.int32),
+            output_tokens=table.output_tokens.astype(np.int32),
+            session=table.session,
+            turn=turn,
+            think_ns=np.where(waits, np.rint(table.delay_ns / self.speed), -1).astype(np.int64),
+            class_id=np.zeros(len(table), np.int32),
+            prefix_blocks=table.blocks,
+            prefix_offsets=table.block_offsets,
+            # Scaled prompts share as much of their length as the recorded ones did.
+            block_tokens=block_tokens and max(1, round(block_tokens * self.length_scale)),
+            source=source,
+        )
+
+
+def find_tick_ns(arrival_ns: Ints) -> int | None:
+    """Find the step of a clock too coarse for the rate; None where the times are fine enough.
+
+    Either all gaps are multiples of one step of 0.2 mean gaps or more, or more than half are zero: then the
+    tick is the median of the others.
+    """
+    gaps = np.diff(arrival_ns)
+    if len(gaps) < 50 or not gaps.any():
+        return None
+    step = int(np.gcd.reduce(gaps))
+    if step >= 0.2 * gaps.mean():
+        # A constant rate is no coarse clock: its gaps do not vary.
+        return step if gaps.std() > 0.2 * gaps.mean() else None
+    return int(np.median(gaps[gaps > 0])) if np.mean(gaps == 0) > 0.5 else None
+
+
+def trace_facts(table: TraceTable) -> dict[str, Any]:
+    """Say what was read: format, rows kept and dropped by reason, and the figures as recorded."""
+    tick_ns = find_tick_ns(table.arrival_ns)
+    block_tokens = table.format.block_tokens
+    hits = hit_tokens(table.blocks, table.block_offsets, block_tokens, table.input_tokens)
+    total = int(table.input_tokens.sum())
+    return {
+        "path": str(table.path),
+        "format": table.format.name,
+        "unit": table.format.unit if table.format.arrival else None,
+        "rows": {"read": table.num_read, "kept": len(table), "dropped": table.dropped},
+        "notes": list(table.notes),
+        "tick_s": tick_ns and tick_ns / 1e9,
+        **workload_figures(table.arrival_ns, table.input_tokens, table.output_tokens),
+        "prefix": {
+            "block_tokens": block_tokens or None,
+            "ideal_hit_rate": int(hits.sum()) / total if len(table.blocks) and total else None,
+        },
+        "sessions": len(np.unique(table.session[table.session >= 0])),
+    }
 
 
 def _check_unit(table: TraceTable) -> None:
@@ -101,18 +179,52 @@ def _check_unit(table: TraceTable) -> None:
         )
 
 
-def _facts(table: TraceTable) -> dict[str, Any]:
-    """Say what was read, with the figures of the kept rows as recorded, before speed and scale."""
-    return {
-        "path": str(table.path),
-        "format": table.format.name,
-        "unit": table.format.unit,
-        "rows": {"read": table.num_read, "kept": len(table), "dropped": table.dropped},
-        "notes": list(table.notes),
-        **workload_figures(table.arrival_ns, table.input_tokens, table.output_tokens),
-    }
+def _chosen(table: TraceTable, fraction: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Choose rows by chance; of a session all or none."""
+    sessions = rng.random(int(table.session.max(initial=0)) + 1) < fraction
+    return np.where(table.session >= 0, sessions[table.session], rng.random(len(table)) < fraction)
 
 
-def _reasons(table: TraceTable) -> str:
-    dropped = ", ".join(f"{count} {reason}" for reason, count in table.dropped.items())
-    return f"{table.num_read} read" + (f", {dropped}" if dropped else "")
+def _spread(table: TraceTable, tick_s: float, rng: np.random.Generator) -> TraceTable:
+    """Spread the times over their tick; the order of the rows stays."""
+    jittered = table.arrival_ns + rng.integers(0, max(round(tick_s * 1e9), 1), len(table))
+    return _from_zero(replace(table, arrival_ns=np.sort(jittered)))
+
+
+def _copied(table: TraceTable, copies: int, rng: np.random.Generator) -> TraceTable:
+    """Lay copies over the table, each shifted around the span by chance; sessions shift as a whole."""
+    span = int(table.arrival_ns[-1]) + 1
+    anchor = table.arrival_ns.copy()
+    for rows in _by_session(table):
+        anchor[rows] = anchor[rows[0]]
+    parts = [table]
+    num_sessions = int(table.session.max(initial=-1)) + 1
+    num_blocks = int(table.blocks.max(initial=-1)) + 1
+    for number in range(1, copies):
+        moved = (anchor + int(rng.integers(0, span))) % span - anchor
+        session = np.where(table.session >= 0, table.session + number * num_sessions, -1)
+        blocks = table.blocks + number * num_blocks
+        parts.append(replace(table, arrival_ns=table.arrival_ns + moved, session=session, blocks=blocks))
+    names = ("line", "arrival_ns", "input_tokens", "output_tokens", "session", "delay_ns", "blocks")
+    joined: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    widths = np.tile(np.diff(table.block_offsets), copies)
+    whole = replace(table, **joined, block_offsets=np.append(0, np.cumsum(widths)))
+    return _from_zero(whole.take(np.argsort(whole.arrival_ns, kind="stable")))
+
+
+def _by_session(table: TraceTable) -> list[Ints]:
+    """Give the rows of each session, in order."""
+    rows = np.flatnonzero(table.session >= 0)
+    rows = rows[np.argsort(table.session[rows], kind="stable")]
+    return np.split(rows, np.flatnonzero(np.diff(table.session[rows])) + 1) if len(rows) else []
+
+
+def _from_zero(table: TraceTable) -> TraceTable:
+    return replace(table, arrival_ns=table.arrival_ns - table.arrival_ns[0])
+
+
+def _not_empty(table: TraceTable) -> TraceTable:
+    if len(table):
+        return table
+    dropped = ", ".join([f"{table.num_read} read", *(f"{n} {reason}" for reason, n in table.dropped.items())])
+    raise WorkloadError(f"{table.path}: no row is left to send ({dropped})")

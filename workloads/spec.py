@@ -8,21 +8,22 @@ Every purpose draws from its own named stream (workloads.streams). What came of 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from workloads.arrivals import Extent, parse_arrival
+from workloads.draw import Pairs, Synthesis, pairs_of_laws, pairs_of_rows, superpose
 from workloads.errors import WorkloadError, unknown_name
-from workloads.figures import workload_figures
-from workloads.lengths import parse_law, sample_pairs
+from workloads.figures import session_figures, workload_figures
+from workloads.lengths import parse_law
 from workloads.limits import OVER_CONTEXT, ContextLimit, OverContext
 from workloads.plan import Plan
+from workloads.prefixes import hit_tokens, parse_prefixes
 from workloads.replay import ZERO_OUTPUT, Replay, ZeroOutput
+from workloads.sessions import parse_sessions
 from workloads.streams import Streams
-from workloads.traces import BadRows
+from workloads.traces import BadRows, ReadOptions
 
 MAX_REQUESTS = 100_000_000
 
@@ -32,16 +33,24 @@ class Workload:
     """What to send and when.
 
     arrival: a process, such as `poisson` or `gamma(cv=2)`, at a mean of rate_per_s for duration_s;
-        num_requests, where given, takes the place of the duration.
+        num_requests, where given, takes the place of the duration. exact_count: pin the number of arrivals to
+        rate times duration (else it is random, as in production).
     dist: the family of the lengths; input_tokens, output_tokens: a mean (`64`) or a law in full, such as
-        `lognormal(median=32, p99=128)`. rank_correlation: Spearman's, between the two.
+        `lognormal(median=32, p99=128)`; rank_correlation: Spearman's, between the two. lengths_from: a
+        recorded file whose rows are drawn instead, prompt and answer together. length_scale multiplies all
+        of them.
+    sessions, prefixes: see workloads.sessions, workloads.prefixes. A turn's prompt is prefix, history and
+        own text.
+    context_tokens: the most that prompt and answer may take; over_context says what to do beyond.
+    clients: workloads laid over each other, each with its share of rate_per_s (or a rate of its own).
     trace: recorded arrivals and lengths in place of all that. trace_window: seconds from the file's first
         row.
-    context_tokens: the most that prompt and answer may take; over_context says what to do beyond.
-    exact_count: pin the number of arrivals to rate times duration (else it is random, as in production).
+        trace_columns, time_unit, block_tokens, bad_rows: how to read a file (lengths_from too).
+    about: where the figures come from, for a reader; it changes nothing.
     """
 
     name: str = "default"
+    about: str = ""
     arrival: str = "poisson"
     rate_per_s: float | None = None
     duration_s: float | None = 30.0
@@ -51,46 +60,92 @@ class Workload:
     input_tokens: str | None = None
     output_tokens: str | None = None
     rank_correlation: float = 0.0
+    lengths_from: Path | None = None
+    length_scale: float = 1.0
+    sessions: str | None = None
+    prefixes: str | None = None
     context_tokens: int | None = None
     over_context: OverContext = "error"
+    share: float = 1.0
+    clients: tuple[Workload, ...] = ()
     trace: Path | None = None
     trace_window: tuple[float, float | None] | None = None
     trace_speed: float = 1.0
-    length_scale: float = 1.0
+    trace_thin: float = 1.0
+    trace_copies: int = 1
+    dequantize: bool = False
+    trace_columns: str | None = None
+    time_unit: str | None = None
+    block_tokens: int | None = None
     bad_rows: BadRows = "error"
     zero_output: ZeroOutput = "drop"
 
     def check(self) -> None:
         """Raise WorkloadError for the first value that cannot be, without reading or drawing anything."""
-        _positive("the rate", self.rate_per_s)
-        _positive("the duration", self.duration_s)
-        _positive("the number of requests", self.num_requests)
-        _positive("the context", self.context_tokens)
-        _positive("the trace speed", self.trace_speed)
-        _positive("the length scale", self.length_scale)
-        _one_of("over-context policy", self.over_context, OVER_CONTEXT)
-        _one_of("zero-output policy", self.zero_output, ZERO_OUTPUT)
-        _one_of("bad-rows policy", self.bad_rows, ("error", "drop"))
+        for what, value in (
+            ("the rate", self.rate_per_s), ("the duration", self.duration_s), ("the share", self.share),
+            ("the number of requests", self.num_requests), ("the context", self.context_tokens),
+            ("the trace speed", self.trace_speed), ("the length scale", self.length_scale),
+            ("the thinning", self.trace_thin), ("the number of copies", self.trace_copies),
+            ("the block size", self.block_tokens),
+        ):  # fmt: skip
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise WorkloadError(f"{what} must be above 0, not {value:g}")
+        for kind, chosen, known in (
+            ("over-context policy", self.over_context, OVER_CONTEXT),
+            ("zero-output policy", self.zero_output, ZERO_OUTPUT),
+            ("bad-rows policy", self.bad_rows, ("error", "drop")),
+        ):
+            if chosen not in known:
+                raise unknown_name(kind, chosen, known)
         if self.context_tokens == 1:
             raise WorkloadError("a context of 1 token holds no prompt and answer; give 2 or more")
-        if not -1 <= self.rank_correlation <= 1:
-            raise WorkloadError(
-                f"the rank correlation must lie between -1 and 1, not {self.rank_correlation:g}"
-            )
+        self._read_options().check()
         if self.trace is not None:
             self._check_trace()
-            return
+        elif self.clients:
+            self._check_clients()
+        else:
+            self._check_synthetic()
+
+    def _check_synthetic(self) -> None:
         process = parse_arrival(self.arrival)
         if self.rate_per_s is None and process.needs_rate:
             raise WorkloadError(f"{self.arrival} needs a rate: give requests per second, such as --rate 20")
         if self.duration_s is None and self.num_requests is None:
             raise WorkloadError("give a duration or a number of requests")
-        parse_law(self.input_tokens, self.dist)
-        parse_law(self.output_tokens, self.dist)
+        if not -1 <= self.rank_correlation <= 1:
+            raise WorkloadError(
+                f"the rank correlation must lie between -1 and 1, not {self.rank_correlation:g}"
+            )
+        if self.lengths_from is not None and (self.input_tokens or self.output_tokens):
+            raise WorkloadError("give the lengths either by law or from a file, not both")
+        if self.lengths_from is None:
+            parse_law(self.input_tokens, self.dist)
+            parse_law(self.output_tokens, self.dist)
+        if self.sessions is not None:
+            parse_sessions(self.sessions)
+            if self.over_context == "resample":
+                raise WorkloadError("a history cannot be drawn again; choose --over-context clip or drop")
+        if self.prefixes is not None:
+            parse_prefixes(self.prefixes)
+
+    def _check_clients(self) -> None:
+        names = [client.name for client in self.clients]
+        if len(set(names)) < len(names):
+            raise WorkloadError(f"each client needs a name of its own, not {', '.join(names)}")
+        if any(client.clients or client.trace for client in self.clients):
+            raise WorkloadError("a client is a synthetic workload: it has neither clients nor a trace")
+        for client in self._clients():
+            client.check()
 
     def _check_trace(self) -> None:
         if self.rate_per_s is not None:
             raise WorkloadError("a trace has its own rate; leave --rate out and change it with --trace-speed")
+        if self.clients or self.sessions or self.prefixes or self.lengths_from:
+            raise WorkloadError("a trace brings its own clients, sessions, prefixes and lengths")
+        if self.trace_thin > 1:
+            raise WorkloadError(f"the thinning keeps a fraction: at most 1, not {self.trace_thin:g}")
         if self.trace_window is not None:
             start, end = self.trace_window
             if not (math.isfinite(start) and start >= 0) or (end is not None and not end > start):
@@ -105,77 +160,119 @@ class Workload:
             raise WorkloadError(f"the seed must be 0 or more, not {seed}")
         self.check()
         streams = Streams(seed)
-        plan = self._drawn(streams) if self.trace is None else self._replay().plan(streams)
+        if self.trace is not None:
+            plan = self.replay().plan(streams)
+        elif self.clients:
+            drawn = [c._synthesis(streams).draw(streams.child(f"clients/{c.name}")) for c in self._clients()]
+            plan = superpose(drawn, self.num_requests)
+        else:
+            plan = self._synthesis(streams).draw(streams)
         if not len(plan):
             raise WorkloadError("not one request falls into this duration; raise the rate or the duration")
+        hits = hit_tokens(plan.prefix_blocks, plan.prefix_offsets, plan.block_tokens, plan.prompt_tokens)
         return plan.with_source(
             workload=self.to_dict(),
             seed=seed,
-            realised=workload_figures(plan.arrival_ns, plan.prompt_tokens, plan.output_tokens),
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON-able values."""
-        values = {name: getattr(self, name) for name in self.__slots__}
-        return values | {
-            "trace": None if self.trace is None else str(self.trace),
-            "trace_window": None if self.trace_window is None else list(self.trace_window),
-        }
-
-    def _limit(self) -> ContextLimit:
-        return ContextLimit(context_tokens=self.context_tokens, policy=self.over_context)
-
-    def _replay(self) -> Replay:
-        assert self.trace is not None
-        return Replay(
-            path=Path(self.trace),
-            window_s=self.trace_window,
-            speed=self.trace_speed,
-            length_scale=self.length_scale,
-            num_requests=self.num_requests,
-            bad_rows=self.bad_rows,
-            zero_output=self.zero_output,
-            limit=self._limit(),
-        )
-
-    def _drawn(self, streams: Streams) -> Plan:
-        expected = (self.rate_per_s or 0) * (self.duration_s or 0)
-        if (self.num_requests or expected) > MAX_REQUESTS:
-            raise WorkloadError(f"this plan has more than {MAX_REQUESTS:,} requests; shorten it")
-        extent = Extent(
-            rate_per_s=self.rate_per_s,
-            duration_s=self.duration_s or 30.0,
-            num_requests=self.num_requests,
-            exact_count=self.exact_count,
-        )
-        arrival_ns = parse_arrival(self.arrival).sample(streams, extent)
-        laws = parse_law(self.input_tokens, self.dist), parse_law(self.output_tokens, self.dist)
-        rngs = streams.generator("lengths/input"), streams.generator("lengths/output")
-        again = streams.generator("lengths/resample")
-        inputs, outputs = sample_pairs(laws, self.rank_correlation, rngs, len(arrival_ns))
-        fitted = self._limit().fit(
-            inputs,
-            outputs,
-            lambda n: sample_pairs(laws, self.rank_correlation, (again, again), n),
-            lambda i: f"request {i}",
-        )
-        kept = fitted.kept
-        return Plan.of(
-            arrival_ns[kept],
-            fitted.input_tokens[kept].astype(np.int32),
-            fitted.output_tokens[kept].astype(np.int32),
-            {
-                "limits": fitted.counts,
-                "law_means": {"input_tokens": laws[0].mean, "output_tokens": laws[1].mean},
+            law_means=self._law_means(),
+            realised={
+                **workload_figures(plan.arrival_ns, plan.prompt_tokens, plan.output_tokens),
+                "ideal_hit_rate": int(hits.sum()) / int(plan.prompt_tokens.sum(dtype="int64")),
+                "sessions": session_figures(plan.session, plan.think_ns),
             },
         )
 
+    def _law_means(self) -> dict[str, float] | None:
+        """The mean lengths that the laws imply, before scale and limits; a truncated law's is the one that
+        results.
+        """
+        if self.trace is not None or self.clients or self.lengths_from is not None:
+            return None
+        laws = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
+        return {side: parse_law(text, self.dist).mean for side, text in laws.items()}
 
-def _positive(what: str, value: float | None) -> None:
-    if value is not None and not (math.isfinite(value) and value > 0):
-        raise WorkloadError(f"{what} must be above 0, not {value:g}")
+    def to_dict(self) -> dict[str, Any]:
+        """The fields that differ from their defaults, as JSON-able values; `from_dict` takes them back."""
+        given: dict[str, Any] = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if value == item.default:
+                continue
+            if isinstance(value, Path):
+                value = str(value)
+            elif isinstance(value, tuple):
+                value = [part.to_dict() if isinstance(part, Workload) else part for part in value]
+            given[item.name] = value
+        return given
 
+    def replay(self) -> Replay:
+        """How the trace of this workload is read and replayed."""
+        assert self.trace is not None
+        return Replay(
+            path=Path(self.trace),
+            options=self._read_options(),
+            window_s=self.trace_window,
+            speed=self.trace_speed,
+            thin=self.trace_thin,
+            copies=self.trace_copies,
+            dequantize=self.dequantize,
+            length_scale=self.length_scale,
+            num_requests=self.num_requests,
+            zero_output=self.zero_output,
+            limit=ContextLimit(context_tokens=self.context_tokens, policy=self.over_context),
+        )
 
-def _one_of(kind: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise unknown_name(kind, value, known)
+    def _read_options(self) -> ReadOptions:
+        return ReadOptions(
+            columns=self.trace_columns,
+            time_unit=self.time_unit,
+            block_tokens=self.block_tokens,
+            bad_rows=self.bad_rows,
+        )
+
+    def _clients(self) -> list[Workload]:
+        """The clients with what they inherit: rate by share, extent, limits and scale."""
+        total = sum(client.share for client in self.clients if client.rate_per_s is None)
+        inherited = []
+        for client in self.clients:
+            rate = client.rate_per_s
+            if rate is None and self.rate_per_s is not None:
+                rate = self.rate_per_s * client.share / total
+            inherited.append(
+                replace(
+                    client,
+                    rate_per_s=rate,
+                    duration_s=self.duration_s,
+                    num_requests=self.num_requests,
+                    exact_count=self.exact_count,
+                    length_scale=client.length_scale * self.length_scale,
+                    context_tokens=client.context_tokens or self.context_tokens,
+                    over_context=self.over_context if client.over_context == "error" else client.over_context,
+                )
+            )
+        return inherited
+
+    def _synthesis(self, streams: Streams) -> Synthesis:
+        expected = self.num_requests or (self.rate_per_s or 0) * (self.duration_s or 0)
+        if expected > MAX_REQUESTS:
+            raise WorkloadError(f"this plan has more than {MAX_REQUESTS:,} requests; shorten it")
+        return Synthesis(
+            name=self.name,
+            process=parse_arrival(self.arrival),
+            extent=Extent(
+                rate_per_s=self.rate_per_s,
+                duration_s=self.duration_s or 30.0,
+                num_requests=self.num_requests,
+                exact_count=self.exact_count,
+            ),
+            pairs=self._pairs(streams),
+            sessions=None if self.sessions is None else parse_sessions(self.sessions),
+            prefixes=None if self.prefixes is None else parse_prefixes(self.prefixes),
+            limit=ContextLimit(context_tokens=self.context_tokens, policy=self.over_context),
+        )
+
+    def _pairs(self, streams: Streams) -> Pairs:
+        if self.lengths_from is None:
+            laws = parse_law(self.input_tokens, self.dist), parse_law(self.output_tokens, self.dist)
+            return pairs_of_laws(laws, self.rank_correlation, self.length_scale)
+        table = Replay(path=Path(self.lengths_from), options=self._read_options()).read(streams)
+        return pairs_of_rows(table.input_tokens, table.output_tokens, self.length_scale)

@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from workloads.errors import WorkloadError
+from workloads.errors import WorkloadError, unknown_name
 from workloads.traces.azure import AZURE
+from workloads.traces.bailian import BAILIAN
+from workloads.traces.burstgpt import BURSTGPT
+from workloads.traces.cells import NS_PER_UNIT
+from workloads.traces.columns import parse_columns
+from workloads.traces.conversations import OPENAI_MESSAGES, SHAREGPT
+from workloads.traces.mooncake import MOONCAKE
+from workloads.traces.ragpulse import RAGPULSE
 from workloads.traces.source import Head, look
 from workloads.traces.table import BadRows, Format, TraceTable, read_table
+from workloads.traces.vidur import VIDUR, VIDUR_LENGTHS
 
-FORMATS: tuple[Format, ...] = (AZURE,)
+# Asked in this order: Bailian has all of Mooncake's keys and more.
+FORMATS: tuple[Format, ...] = (
+    AZURE, BURSTGPT, BAILIAN, RAGPULSE, MOONCAKE, VIDUR, VIDUR_LENGTHS, SHAREGPT, OPENAI_MESSAGES,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What the user says about a file: columns instead of detection, another unit or block size, bad rows."""
+
+    columns: str | None = None
+    time_unit: str | None = None
+    block_tokens: int | None = None
+    bad_rows: BadRows = "error"
+
+    def check(self) -> None:
+        if self.columns is not None:
+            parse_columns(self.columns)
+        if self.time_unit not in (None, "datetime", *NS_PER_UNIT):
+            raise unknown_name("time unit", str(self.time_unit), ["datetime", *NS_PER_UNIT])
 
 
 def detect(head: Head) -> Format:
@@ -18,15 +46,33 @@ def detect(head: Head) -> Format:
         if form.matches(head):
             return form
     known = ", ".join(form.name for form in FORMATS)
+    columns = ", ".join(head.columns[:12])
     raise WorkloadError(
-        f"{head.path} is in no format known here ({known}); its columns are {', '.join(head.columns[:12])}: "
-        "name them with --trace-columns time=NAME,input=NAME,output=NAME and --time-unit"
+        f"{head.path} is in no format known here ({known}); its columns are {columns}: name them with "
+        "--trace-columns time=NAME,input=NAME,output=NAME and --time-unit"
     )
 
 
-def read_trace(path: Path, *, bad_rows: BadRows = "error") -> TraceTable:
+def read_trace(path: Path, options: ReadOptions | None = None) -> TraceTable:
+    """Read a file; raises WorkloadError that names file, line and column."""
+    options = options or ReadOptions()
     head = look(path)
-    return read_table(head, detect(head), bad_rows)
+    form = detect(head) if options.columns is None else parse_columns(options.columns)
+    if options.time_unit is not None:
+        form = replace(form, unit=options.time_unit)
+    if options.block_tokens is not None:
+        form = replace(form, block_tokens=options.block_tokens)
+    return read_table(head, form, options.bad_rows)
 
 
-__all__ = ["FORMATS", "BadRows", "Format", "Head", "TraceTable", "detect", "look", "read_table", "read_trace"]
+__all__ = [
+    "FORMATS",
+    "BadRows",
+    "Format",
+    "Head",
+    "ReadOptions",
+    "TraceTable",
+    "detect",
+    "look",
+    "read_trace",
+]

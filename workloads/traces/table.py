@@ -45,7 +45,6 @@ class Format:
     arrival: str | None = None
     delay: str | None = None
     session: str | None = None
-    turn: str | None = None
     row_id: str | None = None
     parent: str | None = None
     blocks: str | None = None
@@ -122,7 +121,7 @@ class _Reader:
 
     def __init__(self, head: Head, form: Format, bad_rows: BadRows) -> None:
         self.head, self.form, self.bad_rows = head, form, bad_rows
-        optional = (form.delay, form.session, form.turn, form.row_id, form.parent, form.blocks)
+        optional = (form.delay, form.session, form.row_id, form.parent, form.block_tokens and form.blocks)
         # Keys of JSON objects may come and go from row to row; columns of a table may not.
         is_table = head.kind in ("csv", "parquet")
         extra = [name for name in optional if name and (name in head.columns or not is_table)]
@@ -209,7 +208,7 @@ class _Reader:
         return np.full(n, -1, np.int64)
 
     def _add_blocks(self, chunk: Chunk, good: list[int]) -> None:
-        if self.form.blocks not in chunk.cells:
+        if self.form.blocks not in chunk.cells or not self.form.block_tokens:
             self.parts["widths"].append(np.zeros(len(good), np.int64))
             return
         cells = chunk.cells[self.form.blocks]
