@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reports import words
 from reports.canvas import (
     AMBER,
     BLUE,
@@ -34,7 +33,8 @@ from reports.quantities import format_tick
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from loadgen.store import Run
+    from loadgen.measure.series import Points
+    from reports.subject import Subject
 
 LATENCY_COLOURS = {
     "ttft_s": BLUE,
@@ -60,32 +60,32 @@ class FigureSpec:
 
     title: str
     caption: str
-    draw: Callable[[Run, list[Axes]], bool]
+    draw: Callable[[Subject, list[Axes]], bool]
     num_rows: int = 1
     height_inches: float = 3.3
 
 
-def render_figure(run: Run, name: str, file_format: str = "svg") -> bytes | None:
+def render_figure(subject: Subject, name: str, file_format: str = "svg") -> bytes | None:
     """Draw one figure by name as svg, pdf or png; None where the run holds no data for it."""
     spec = FIGURES[name]
     with new_figure(spec.num_rows, spec.height_inches) as (figure, axes):
-        return save_figure(figure, file_format) if spec.draw(run, axes) else None
+        return save_figure(figure, file_format) if spec.draw(subject, axes) else None
 
 
-def render_inline(run: Run, name: str) -> str | None:
+def render_inline(subject: Subject, name: str) -> str | None:
     """Draw one figure as an SVG element for a page; None where the run holds no data for it."""
-    svg = render_figure(run, name)
+    svg = render_figure(subject, name)
     spec = FIGURES[name]
     return None if svg is None else inline_svg(svg.decode(), name, spec.title, spec.caption)
 
 
-def _draw_cdfs(run: Run, axes: list[Axes]) -> bool:
+def _draw_cdfs(subject: Subject, axes: list[Axes]) -> bool:
     from loadgen.measure import series
 
     (ax,) = axes
     drawn = False
     for name in ("itl_s", "ttft_s", "e2e_s"):
-        points = series.cdf(series.values(run, name))
+        points = series.cdf(subject.measured.samples[name])
         if len(points.x) == 0:
             continue
         ax.step(points.x, points.y, where="post", color=LATENCY_COLOURS[name], label=LATENCY_LABELS[name])
@@ -98,18 +98,18 @@ def _draw_cdfs(run: Run, axes: list[Axes]) -> bool:
     return drawn
 
 
-def _draw_spectrum(run: Run, axes: list[Axes]) -> bool:
-    return _spectrum(run, axes[0], ("e2e_s", "ttft_s", "itl_s"))
+def _draw_spectrum(subject: Subject, axes: list[Axes]) -> bool:
+    return _spectrum(subject, axes[0], ("e2e_s", "ttft_s", "itl_s"))
 
 
-def _draw_client_lag(run: Run, axes: list[Axes]) -> bool:
-    return _spectrum(run, axes[0], ("ttft_s", "itl_s", "send_lag_s", "recv_lag_s"))
+def _draw_client_lag(subject: Subject, axes: list[Axes]) -> bool:
+    return _spectrum(subject, axes[0], ("ttft_s", "itl_s", "send_lag_s", "recv_lag_s"))
 
 
-def _spectrum(run: Run, ax: Axes, names: tuple[str, ...]) -> bool:
+def _spectrum(subject: Subject, ax: Axes, names: tuple[str, ...]) -> bool:
     from loadgen.measure import series
 
-    drawn = {name: series.spectrum(series.values(run, name)) for name in names}
+    drawn = {name: series.spectrum(subject.measured.samples[name]) for name in names}
     drawn = {name: points for name, points in drawn.items() if len(points.x)}
     if not drawn:
         return False
@@ -120,34 +120,43 @@ def _spectrum(run: Run, ax: Axes, names: tuple[str, ...]) -> bool:
     ticks = [p for p in NINES if p <= max(reach, 0.9)]
     ax.set_xticks([1 / (1 - p) for p in ticks], [NINES[p] for p in ticks])
     ax.minorticks_off()
-    ax.set_xlim(1, None)
+    ax.set_xlim(1, max(1.2 / (1 - reach), 10))
     # The fastest few of the smallest metric would stretch the axis over decades that nobody asks about.
-    ax.set_ylim(0.7 * min(float(points.y[np.searchsorted(points.x, 0.1)]) for points in drawn.values()), None)
+    ax.set_ylim(0.7 * min(_at(points, 0.1) for points in drawn.values()), None)
     ax.set_xlabel("percentile, each decade ten times rarer")
     _time_axis(ax, "y")
     _legend(ax)
     return True
 
 
-def _draw_requests(run: Run, axes: list[Axes]) -> bool:
+def _at(points: Points, p: float) -> float:
+    return float(points.y[min(int(np.searchsorted(points.x, p)), len(points.y) - 1)])
+
+
+def _draw_requests(subject: Subject, axes: list[Axes]) -> bool:
     from loadgen.measure import series
 
     (ax,) = axes
-    spans = series.request_spans(run.requests, MAX_BARS)
+    spans = series.request_spans(subject.measured.columns, MAX_BARS)
     if len(spans.start_s) == 0:
         return False
     lane = assign_lanes(spans.start_s, spans.end_s)
     shared: dict[str, Any] = {"height": 0.8, "linewidth": 0.3, "edgecolor": PAPER}
     ax.barh(
         lane,
-        spans.wait_end_s - spans.start_s,
+        spans.first_token_s - spans.start_s,
         left=spans.start_s,
         color=AMBER,
         label="waiting for the first token",
         **shared,
     )
     ax.barh(
-        lane, spans.end_s - spans.wait_end_s, left=spans.wait_end_s, color=BLUE, label="streaming", **shared
+        lane,
+        spans.end_s - spans.first_token_s,
+        left=spans.first_token_s,
+        color=BLUE,
+        label="streaming",
+        **shared,
     )
     failed = ~spans.is_ok
     if failed.any():
@@ -173,11 +182,12 @@ def assign_lanes(start_s: NDArray[np.float64], end_s: NDArray[np.float64]) -> ND
     return lanes
 
 
-def _draw_load(run: Run, axes: list[Axes]) -> bool:
+def _draw_load(subject: Subject, axes: list[Axes]) -> bool:
     from loadgen.measure import series
 
     flight, tokens = axes
-    in_flight, token_rate = series.in_flight(run.requests), series.token_rate(run.requests)
+    columns = subject.measured.columns
+    in_flight, token_rate = series.in_flight(columns), series.token_rate(subject.run.rows, columns)
     if len(in_flight.x) == 0:
         return False
     flight.step(in_flight.x, in_flight.y, where="post", color=BLUE, linewidth=1.1)
@@ -187,16 +197,16 @@ def _draw_load(run: Run, axes: list[Axes]) -> bool:
     tokens.step(token_rate.x, token_rate.y, where="post", color=GREEN, linewidth=1.1)
     tokens.set_ylabel("output tokens/s")
     tokens.set_ylim(0, None)
-    _run_axis(run, flight, tokens)
+    _run_axis(subject, flight, tokens)
     return True
 
 
-def _draw_ttft_over_time(run: Run, axes: list[Axes]) -> bool:
+def _draw_ttft_over_time(subject: Subject, axes: list[Axes]) -> bool:
     from loadgen.measure import series
 
     (ax,) = axes
-    points = series.ttft_over_schedule(run.requests)
-    failures = series.failure_times(run.requests)
+    points = series.ttft_over_schedule(subject.measured.columns)
+    failures = series.failure_times(subject.measured.columns)
     _scatter(ax, points.x, points.y, BLUE)
     if len(failures):
         marks: dict[str, Any] = {"transform": ax.get_xaxis_transform(), "clip_on": False, "label": "failed"}
@@ -205,16 +215,16 @@ def _draw_ttft_over_time(run: Run, axes: list[Axes]) -> bool:
     if len(points.x):
         _time_axis(ax, "y")
     ax.set_ylabel("TTFT")
-    _run_axis(run, ax)
+    _run_axis(subject, ax)
     ax.set_xlabel("scheduled at, seconds into the run")
     return len(points.x) + len(failures) > 0
 
 
-def _draw_ttft_by_prompt(run: Run, axes: list[Axes]) -> bool:
+def _draw_ttft_by_prompt(subject: Subject, axes: list[Axes]) -> bool:
     from loadgen.measure import series
 
     (ax,) = axes
-    points = series.ttft_by_prompt(run.requests)
+    points = series.ttft_by_prompt(subject.measured.columns)
     _scatter(ax, points.x, points.y, BLUE)
     ax.set_xlabel("prompt tokens")
     ax.set_ylabel("TTFT")
@@ -222,11 +232,11 @@ def _draw_ttft_by_prompt(run: Run, axes: list[Axes]) -> bool:
     return len(points.x) > 0
 
 
-def _draw_gaps(run: Run, axes: list[Axes]) -> bool:
+def _draw_gaps(subject: Subject, axes: list[Axes]) -> bool:
     from loadgen.measure import series
 
     (ax,) = axes
-    density = series.gap_density(run.requests)
+    density = series.gap_density(subject.run.rows, subject.measured.columns)
     if density is None:
         return False
     from matplotlib.colors import LinearSegmentedColormap, LogNorm
@@ -242,7 +252,7 @@ def _draw_gaps(run: Run, axes: list[Axes]) -> bool:
     bar.outline.set_visible(False)
     _time_axis(ax, "y")
     ax.set_ylabel("gap before a token event")
-    _run_axis(run, ax)
+    _run_axis(subject, ax)
     return True
 
 
@@ -277,10 +287,10 @@ def _time_axis(ax: Axes, axis: str) -> None:
     scale.set_minor_formatter(label if is_narrow else NullFormatter())
 
 
-def _run_axis(run: Run, *axes: Axes) -> None:
+def _run_axis(subject: Subject, *axes: Axes) -> None:
     """Let time run from 0, shade the warm-up and mark the end of the window, in all rows of a figure."""
-    window = words.summary_of(run).get("window") or {}
-    start, end = window.get("start_s"), window.get("end_s")
+    window = subject.summary["window"]
+    start, end = window["start_s"], window["end_s"]
     axes[-1].set_xlabel("seconds into the run")
     axes[-1].set_xlim(0, axes[-1].get_xlim()[1])
     for ax in axes:

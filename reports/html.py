@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from reports import words
 from reports.figures import FIGURES, render_inline
 from reports.quantities import choose_time_unit, format_count, format_in, format_number
+from reports.subject import Subject
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -61,7 +62,8 @@ class DrawnFigure:
 
 def render_run(run: Run) -> str:
     """Return the page of one run, complete in itself."""
-    summary = words.summary_of(run)
+    subject = Subject.of(run)
+    summary = subject.summary
     raw = json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False)
     return _template("run.html").render(
         name=run.path.name,
@@ -74,7 +76,7 @@ def render_run(run: Run) -> str:
         context=words.context_lines(run.manifest, summary),
         statistics=STATISTICS,
         rows=latency_rows(summary["metrics"]),
-        figures=_draw_all(run),
+        figures=_draw_all(subject),
         failures=words.failure_rows(run),
         counts=summary["counts"],
         command=_command(run.manifest),
@@ -108,10 +110,10 @@ def latency_rows(metrics: Mapping[str, Any]) -> list[TableRow]:
     return rows
 
 
-def _draw_all(run: Run) -> list[DrawnFigure]:
+def _draw_all(subject: Subject) -> list[DrawnFigure]:
     drawn: list[DrawnFigure] = []
     for name, spec in FIGURES.items():
-        svg = render_inline(run, name)
+        svg = render_inline(subject, name)
         if svg is not None:
             number = len(drawn) + 1
             drawn.append(

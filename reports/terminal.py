@@ -17,6 +17,7 @@ from rich.text import Text
 from reports import words
 from reports.live import LiveView
 from reports.quantities import choose_time_unit, format_count, format_in, format_time, sparkline
+from reports.subject import Subject
 
 if TYPE_CHECKING:
     from loadgen.store import Run
@@ -32,13 +33,14 @@ COLOURS = {"reason": "red", "finding": "yellow", "warning": "yellow"}
 
 def print_summary(run: Run, console: Console, *, wide: bool = False) -> None:
     """Print the run's verdict, rates, latency table, failures and where the data went."""
-    summary = words.summary_of(run)
+    subject = Subject.of(run)
+    summary = subject.summary
     _print_verdict(run, summary, console)
     console.print()
     console.print(_rates(summary))
     console.print()
     console.print(_latency_table(summary["metrics"], WIDE_STATISTICS if wide else STATISTICS, wide))
-    _print_shapes(run, console)
+    _print_shapes(subject, console)
     _print_failures(run, summary, console)
     _print_context(run, summary, console)
 
@@ -90,14 +92,14 @@ def _latency_table(metrics: Mapping[str, Any], statistics: tuple[str, ...], wide
     return table
 
 
-def _print_shapes(run: Run, console: Console) -> None:
+def _print_shapes(subject: Subject, console: Console) -> None:
     from loadgen.measure import series
 
     grid = Table.grid(padding=(0, 1, 0, 0))
     for _ in range(4):
         grid.add_column()
     for name in ("ttft_s", "itl_s"):
-        histogram = series.log_histogram(series.values(run, name), SPARK_COLUMNS)
+        histogram = series.log_histogram(subject.measured.samples[name], SPARK_COLUMNS)
         if histogram is None:
             continue
         low, high = format_time(histogram.edges_s[0]), format_time(histogram.edges_s[-1])

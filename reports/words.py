@@ -56,13 +56,6 @@ class FailureRow:
     error: str
 
 
-def summary_of(run: Run) -> Json:
-    """Return the run's summary; of a run that broke off before it was written, compute it now."""
-    from loadgen.measure.summary import summarize
-
-    return run.summary or summarize(run)
-
-
 def status(summary: Json) -> str:
     """Return `VALID` or `INVALID`."""
     return "VALID" if summary["verdict"]["status"] == "valid" else "INVALID"
@@ -138,7 +131,7 @@ def context_lines(manifest: Json, summary: Json) -> list[tuple[str, str]]:
     lines = [
         ("window", _window(summary.get("window") or {})),
         ("arrivals", _arrivals(summary.get("arrivals") or {})),
-        ("trace", _trace(manifest.get("trace") or {})),
+        ("trace", _trace((manifest.get("plan") or {}).get("trace") or {})),
         ("engine", _engine(summary.get("engine") or {})),
     ]
     return [(name, text) for name, text in lines if text]
@@ -148,9 +141,7 @@ def _window(window: Json) -> str:
     start, end = window.get("start_s"), window.get("end_s")
     if start is None or end is None:
         return ""
-    warmup = f"the first {format_duration(start)} left out as warm-up" if start else "no warm-up left out"
-    method = f" ({window['method']})" if window.get("method") else ""
-    return f"requests scheduled from {start:.1f} s to {end:.1f} s, {warmup}{method}"
+    return f"requests scheduled from {start:.1f} s to {end:.1f} s; warm-up: {window.get('method', 'none')}"
 
 
 def _arrivals(arrivals: Json) -> str:
@@ -194,7 +185,7 @@ def failure_rows(run: Run) -> list[FailureRow]:
             label=failure_label(group.outcome, group.http_status),
             error=group.error or "",
         )
-        for group in series.failure_groups(run.requests)
+        for group in series.failure_groups(run.rows)
     ]
 
 

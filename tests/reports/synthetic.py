@@ -135,7 +135,7 @@ def _failed(record: RequestRecord, story: Story, sent: int, draw: float) -> Requ
 
 
 def make_manifest(plan: Plan, story: Story) -> dict[str, Any]:
-    manifest: dict[str, Any] = {
+    return {
         "status": story.status,
         "command": "bench run --rate 20 --dist lognormal --seed 7",
         "config": {
@@ -144,11 +144,9 @@ def make_manifest(plan: Plan, story: Story) -> dict[str, Any]:
             "seed": {"value": story.seed, "origin": "default"},
         },
         "plan_digest": plan.digest(),
+        "plan": {"num_requests": len(plan), "span_s": plan.span_s, **plan.source},
         "target": {"url": "http://127.0.0.1:8000", "model": story.model, "api": "completions"},
         "environment": {"python": "3.12.3", "kernel": "Linux 6.8", "cpus": 2, "packages": {"numpy": "2.1.0"}},
         "started": "2026-01-31T12:00:00Z",
         "ended": "2026-01-31T12:00:31Z",
     }
-    if story.trace:
-        manifest["trace"] = story.trace
-    return manifest

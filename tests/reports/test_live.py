@@ -54,8 +54,8 @@ def test_a_line_says_counts_failures_rate_and_percentiles() -> None:
     with LiveView(plan_requests=600, duration_s=30, console=screen) as view:
         view.update(MIDWAY)
     assert shown(screen) == (
-        "12 s of 30 s, sent 240 of 600, in flight 7, ended 233, failed 3 (http_status 2, reset 1), 700 tok/s, "
-        "TTFT p50 40.0 ms p99 50.0 ms, ITL p50 11.0 ms p99 60.0 ms\n"
+        "12 s of 30 s, sent 240 of 600, in flight 7, ended 233, failed 3 (http_status 2, reset 1), "
+        "700 tok/s, TTFT p50 40.0 ms p99 50.0 ms, ITL p50 11.0 ms p99 60.0 ms\n"
     )
 
 

@@ -33,7 +33,7 @@ def test_a_time_chooses_its_unit(value_s: float | None, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value_s", "text"), [(10**-3, "1 ms"), (2e-5, "20 µs"), (1.0, "1 s"), (100.0, "100 s")]
+    ("value_s", "text"), [(10**-3, "1 ms"), (2e-5, "20 µs"), (1.0, "1 s"), (100, "100 s")]
 )
 def test_a_tick_is_round(value_s: float, text: str) -> None:
     assert quantities.format_tick(value_s) == text
@@ -55,7 +55,7 @@ def test_a_row_shares_one_unit(values_s: list[float | None], unit: Unit) -> None
 
 
 @pytest.mark.parametrize(
-    ("value_s", "text"), [(30.0, "30 s"), (1.5, "1.5 s"), (65.0, "1 min 5 s"), (120.0, "2 min")]
+    ("value_s", "text"), [(30, "30 s"), (1.5, "1.5 s"), (65, "1 min 5 s"), (120, "2 min")]
 )
 def test_a_duration_reads_as_it_is_set(value_s: float, text: str) -> None:
     assert quantities.format_duration(value_s) == text

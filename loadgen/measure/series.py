@@ -1,0 +1,243 @@
+"""What a report draws: curves, histograms and densities of one run, thinned to what a figure can show.
+
+Pure functions of what was measured, in seconds from the start of the run. They decide which points stand for
+the whole; how they look is the reports' business. Quantiles follow the one rule of `stats.quantile`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.measure.columns import Bools, Columns, Floats
+from loadgen.measure.events import EventBlock, iter_event_blocks
+from loadgen.measure.metrics import Sample, in_flight_steps
+from loadgen.records import Outcome
+from loadgen.store import RequestRows, Run
+
+MAX_CURVE_POINTS = 300
+NUM_TIME_BINS = 100
+MIN_TIME_BIN_S = 0.1
+NUM_GAP_BINS = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Points:
+    """A curve or a cloud; x ascends where it is a curve."""
+
+    x: Floats
+    y: Floats
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Histogram:
+    """counts[i] values lie from edges_s[i] to edges_s[i + 1]."""
+
+    edges_s: Floats
+    counts: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Density:
+    """counts[i, j]: gaps that ended in time bin i and were as long as gap bin j."""
+
+    time_edges_s: Floats
+    gap_edges_s: Floats
+    counts: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Spans:
+    """Requests as spans of time: due, first token (or end, without one), end."""
+
+    start_s: Floats
+    first_token_s: Floats
+    end_s: Floats
+    is_ok: Bools
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EngineLevels:
+    """What the engine held, step by step; the largest value of each time bin, blocks as a share of all."""
+
+    time_s: Floats
+    running: Floats
+    waiting: Floats
+    kv_used_fraction: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureGroup:
+    """Failures of one kind that came with the same words."""
+
+    outcome: str
+    http_status: int | None
+    error: str | None
+    count: int
+
+
+def cdf(sample: Sample) -> Points:
+    """The distribution function: a share y of all values is at most x."""
+    n = sample.num_values
+    if n == 0:
+        return _NOTHING
+    body = np.linspace(0, 1, MAX_CURVE_POINTS)[1:]
+    tail = 1 - np.geomspace(1 / n, 0.1, MAX_CURVE_POINTS // 4)
+    shares = np.unique(np.clip(np.concatenate([[1 / n], body, tail]), 1 / n, 1.0))
+    return Points(x=np.array(sample.quantiles(list(shares))), y=shares)
+
+
+def spectrum(sample: Sample) -> Points:
+    """Quantiles y at shares x that crowd towards 1, up to the largest value's plotting position, 1 - 1/2n."""
+    n = sample.num_values
+    if n == 0:
+        return _NOTHING
+    shares = 1 - np.geomspace(1, 1 / (2 * n), MAX_CURVE_POINTS)
+    return Points(x=shares, y=np.array(sample.quantiles(list(shares))))
+
+
+def log_histogram(sample: Sample, num_bins: int) -> Histogram | None:
+    """Counts over bins of equal ratio from the smallest positive value to the largest; None without one."""
+    positive = sample.values > 0
+    values = sample.values[positive]
+    if len(values) == 0:
+        return None
+    # One value alone still gets bins around it.
+    low, high = float(values.min()) * 0.999, float(values.max()) * 1.001
+    edges = np.geomspace(low, high, num_bins + 1)
+    weights = None if sample.weights is None else sample.weights[positive]
+    counts, _ = np.histogram(values, edges, weights=weights)
+    return Histogram(edges_s=edges, counts=counts.astype(int).tolist())
+
+
+def in_flight(columns: Columns) -> Points:
+    """Requests in flight from each instant on, exactly."""
+    steps = in_flight_steps(columns)
+    return Points(x=steps.time_ns / 1e9, y=steps.level.astype(np.float64))
+
+
+def token_rate(rows: RequestRows, columns: Columns) -> Points:
+    """Output tokens per second in equal bins of time, from the start of each bin on; ends with 0."""
+    edges = _time_edges(columns)
+    totals = np.zeros(len(edges) - 1)
+    for block in iter_event_blocks(rows):
+        tokens = _event_tokens(block, columns)
+        totals += np.histogram(block.stamp_ns / 1e9, edges, weights=tokens)[0]
+    if not totals.any():
+        return _NOTHING
+    return Points(x=edges, y=np.append(totals / np.diff(edges), 0.0))
+
+
+def _event_tokens(block: EventBlock, columns: Columns) -> Floats:
+    """Tokens of each event; one that does not say has its request's mean."""
+    per_event = columns.output_tokens[block.row] / np.diff(block.offsets)[block.row - block.start]
+    return np.where(block.tokens > 0, block.tokens.astype(np.float64), np.nan_to_num(per_event))
+
+
+def gap_density(rows: RequestRows, columns: Columns) -> Density | None:
+    """How long the gaps between token events were, over time; None without a gap."""
+    ends: list[Floats] = []
+    gaps: list[Floats] = []
+    for block in iter_event_blocks(rows):
+        row = block.row
+        inside = row[1:] == row[:-1]
+        ends.append(block.stamp_ns[1:][inside] / 1e9)
+        gaps.append(np.diff(block.stamp_ns)[inside] / 1e9)
+    end_s, gap_s = np.concatenate([*ends, []]), np.concatenate([*gaps, []])
+    positive = gap_s > 0
+    if not positive.any():
+        return None
+    end_s, gap_s = end_s[positive], gap_s[positive]
+    gap_edges = np.geomspace(gap_s.min() * 0.999, gap_s.max() * 1.001, NUM_GAP_BINS + 1)
+    counts, time_edges, _ = np.histogram2d(end_s, gap_s, [_time_edges(columns), gap_edges])
+    return Density(time_edges_s=time_edges, gap_edges_s=gap_edges, counts=counts)
+
+
+def ttft_over_schedule(columns: Columns) -> Points:
+    """TTFT of each ok request by the instant it was scheduled for."""
+    shown = columns.is_ok & ~np.isnan(columns.first_token_ns)
+    scheduled = columns.scheduled_ns[shown]
+    return Points(x=scheduled / 1e9, y=(columns.first_token_ns[shown] - scheduled) / 1e9)
+
+
+def ttft_by_prompt(columns: Columns) -> Points:
+    """TTFT of each ok request by the tokens of its prompt, as planned where the server did not say."""
+    shown = columns.is_ok & ~np.isnan(columns.first_token_ns)
+    said, planned = columns.prompt_tokens[shown], columns.prompt_tokens_planned[shown]
+    ttft_s = (columns.first_token_ns[shown] - columns.scheduled_ns[shown]) / 1e9
+    return Points(x=np.where(np.isnan(said), planned, said), y=ttft_s)
+
+
+def failure_times(columns: Columns) -> Floats:
+    """When each failed request was scheduled."""
+    return np.asarray(columns.scheduled_ns[~columns.is_ok] / 1e9)
+
+
+def request_spans(columns: Columns, max_requests: int) -> Spans:
+    """Sent requests in order of arrival; of more than max_requests, those around the slowest first token."""
+    sent = np.flatnonzero(~np.isnan(columns.sent_ns))
+    if len(sent) > max_requests:
+        ttft = np.nan_to_num((columns.first_token_ns - columns.scheduled_ns)[sent], nan=-1.0)
+        first = int(np.clip(ttft.argmax() - max_requests // 2, 0, len(sent) - max_requests))
+        sent = sent[first : first + max_requests]
+    end = columns.ended_ns[sent]
+    first_token = columns.first_token_ns[sent]
+    return Spans(
+        start_s=columns.scheduled_ns[sent] / 1e9,
+        first_token_s=np.where(np.isnan(first_token), end, first_token) / 1e9,
+        end_s=end / 1e9,
+        is_ok=columns.is_ok[sent],
+    )
+
+
+def engine_levels(run: Run) -> EngineLevels | None:
+    """Batch, queue and KV use of the reference engine over time; None where its steps are not known."""
+    table = run.step_rows()
+    if table is None or table.num_rows == 0:
+        return None
+    named = {name: table.column(name).to_numpy().astype(np.float64) for name in table.column_names}
+    time_s = named["start_ns"] / 1e9
+    blocks = np.maximum(named["kv_used"] + named["kv_cached"] + named["kv_free"], 1)
+    starts = np.unique(np.linspace(0, len(time_s), 4 * NUM_TIME_BINS, endpoint=False).astype(np.int64))
+    return EngineLevels(
+        time_s=time_s[starts],
+        running=np.maximum.reduceat(named["running"], starts),
+        waiting=np.maximum.reduceat(named["waiting"], starts),
+        kv_used_fraction=np.maximum.reduceat(named["kv_used"] / blocks, starts),
+    )
+
+
+def failure_groups(rows: RequestRows) -> list[FailureGroup]:
+    """Failures by kind and words, the most frequent first."""
+    import pyarrow.compute as pc
+
+    table = rows.read(["outcome", "http_status", "error"])
+    failed = table.filter(pc.not_equal(table.column("outcome"), str(Outcome.OK)))
+    counted = failed.group_by(["outcome", "http_status", "error"]).aggregate([([], "count_all")])
+    groups = [
+        FailureGroup(
+            outcome=row["outcome"],
+            http_status=row["http_status"],
+            error=row["error"],
+            count=row["count_all"],
+        )
+        for row in counted.to_pylist()
+    ]
+    return sorted(groups, key=lambda group: (-group.count, group.outcome, group.error or ""))
+
+
+def _time_edges(columns: Columns) -> Floats:
+    """Bins from the start of the run to its last event, at least MIN_TIME_BIN_S wide."""
+    known = [column[~np.isnan(column)] for column in (columns.scheduled_ns, columns.ended_ns)]
+    end_s = max((float(column.max()) / 1e9 for column in known if len(column)), default=0.0)
+    width = max(end_s / NUM_TIME_BINS, MIN_TIME_BIN_S)
+    return np.asarray(np.arange(int(end_s / width) + 2) * width, np.float64)
+
+
+_EMPTY: NDArray[np.float64] = np.zeros(0)
+_NOTHING = Points(x=_EMPTY, y=_EMPTY)

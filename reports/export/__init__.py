@@ -1,0 +1,1 @@
+"""One file a format: what a run looks like to other tools."""

@@ -1,0 +1,111 @@
+"""A run as a Chrome trace (JSON object format) that ui.perfetto.dev opens.
+
+Requests are async slices (`b`/`e`, one id a request, their phases nested inside), because requests overlap
+and complete slices (`X`) of one track must nest. Engine steps never overlap, so they are `X`. Counters are `C`,
+names `M`. Format: "Trace Event Format", Google, 2016. Times are microseconds from the start of the run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from loadgen.store import Run
+
+Event = dict[str, Any]
+
+CLIENT, ENGINE = 1, 2
+# The instants of a request in order, and what it was doing until it reached each.
+PHASES = {
+    "sent_ns": "due, not sent",
+    "first_token_ns": "waiting for the first token",
+    "last_token_ns": "streaming",
+    "done_ns": "closing",
+}
+INSTANTS = ("scheduled_ns", *PHASES)
+STEP_COUNTERS = {
+    "batch": ("decode_seqs", "prefill_tokens"),
+    "sequences": ("running", "waiting"),
+    "KV blocks": ("kv_used", "kv_cached", "kv_free"),
+}
+
+
+def render_perfetto(run: Run) -> str:
+    """Return the run as one JSON document, events sorted by time."""
+    events = [*_request_events(run), *_in_flight_events(run), *_step_events(run)]
+    # Stable: at a shared instant a slice still opens before what it holds and closes after it.
+    events.sort(key=lambda event: event["ts"])
+    document = {
+        "traceEvents": [*_names(run), *events],
+        "displayTimeUnit": "ms",
+        "otherData": {"run": run.path.name, "status": run.manifest.get("status")},
+    }
+    return json.dumps(document, allow_nan=False, separators=(",", ":"))
+
+
+def _names(run: Run) -> Iterator[Event]:
+    yield {"ph": "M", "name": "process_name", "pid": CLIENT, "args": {"name": "client: requests"}}
+    if run.steps is not None:
+        yield {"ph": "M", "name": "process_name", "pid": ENGINE, "args": {"name": "reference engine"}}
+        yield {"ph": "M", "name": "thread_name", "pid": ENGINE, "tid": 1, "args": {"name": "steps"}}
+
+
+def _request_events(run: Run) -> Iterator[Event]:
+    columns = [*INSTANTS, "index", "outcome", "prompt_tokens", "output_tokens", "error"]
+    for row in run.requests[columns].to_dict("records"):
+        known = {name: value for name, value in row.items() if not _is_null(value)}
+        instants = [(name, int(known[name])) for name in INSTANTS if name in known]
+        common = {"cat": "request", "id": int(row["index"]), "pid": CLIENT, "tid": 1}
+        name = f"request {row['index']}"
+        details = {key: _plain(known[key]) for key in columns if key in known and key not in INSTANTS}
+        yield {"ph": "b", "name": name, "ts": _us(instants[0][1]), "args": details, **common}
+        for (_, start_ns), (reached, end_ns) in pairwise(instants):
+            yield {"ph": "b", "name": PHASES[reached], "ts": _us(start_ns), **common}
+            yield {"ph": "e", "name": PHASES[reached], "ts": _us(end_ns), **common}
+        yield {"ph": "e", "name": name, "ts": _us(instants[-1][1]), **common}
+
+
+def _in_flight_events(run: Run) -> Iterator[Event]:
+    from loadgen.measure import series
+    from loadgen.measure.columns import read_columns
+
+    points = series.in_flight(read_columns(run.rows))
+    for time_s, level in zip(points.x, points.y, strict=True):
+        common = {"ph": "C", "pid": CLIENT, "tid": 1}
+        yield {"name": "in flight", "ts": time_s * 1e6, "args": {"requests": int(level)}, **common}
+
+
+def _step_events(run: Run) -> Iterator[Event]:
+    if run.steps is None:
+        return
+    for row in run.steps.to_dict("records"):
+        start_us, end_us = _us(row["start_ns"]), _us(row["end_ns"])
+        common = {"pid": ENGINE, "tid": 1, "ts": start_us}
+        details = {str(name): int(value) for name, value in row.items() if name not in ("start_ns", "end_ns")}
+        yield {
+            "ph": "X",
+            "name": "step",
+            "cat": "engine",
+            "dur": end_us - start_us,
+            "args": details,
+            **common,
+        }
+        for counter, names in STEP_COUNTERS.items():
+            yield {"ph": "C", "name": counter, "args": {name: int(row[name]) for name in names}, **common}
+
+
+def _us(instant_ns: int) -> float:
+    return instant_ns / 1e3
+
+
+def _is_null(value: object) -> bool:
+    import pandas as pd
+
+    return value is None or value is pd.NA
+
+
+def _plain(value: Any) -> int | str:
+    return value if isinstance(value, str) else int(value)
