@@ -256,6 +256,28 @@ def _draw_gaps(subject: Subject, axes: list[Axes]) -> bool:
     return True
 
 
+def _draw_engine(subject: Subject, axes: list[Axes]) -> bool:
+    from loadgen.measure import series
+
+    batch, blocks = axes
+    levels = series.engine_levels(subject.run)
+    if levels is None:
+        return False
+    line: dict[str, Any] = {"where": "post", "linewidth": 1.1}
+    batch.step(levels.time_s, levels.running, color=BLUE, label="running", **line)
+    batch.step(levels.time_s, levels.waiting, color=VERMILLION, label="waiting", **line)
+    batch.set_ylabel("sequences")
+    batch.set_ylim(0, None)
+    _whole_numbers(batch)
+    _legend(batch)
+    blocks.step(levels.time_s, levels.kv_used_fraction, color=GREEN, **line)
+    blocks.set_ylabel("KV blocks in use")
+    blocks.set_ylim(0, 1)
+    blocks.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    _run_axis(subject, batch, blocks)
+    return True
+
+
 def _scatter(ax: Axes, x: Any, y: Any, colour: str) -> None:
     alpha = float(np.clip(600 / max(len(x), 1), 0.2, 0.7))
     ax.scatter(x, y, s=11, color=colour, alpha=alpha, linewidths=0, rasterized=len(x) > MAX_VECTOR_POINTS)
@@ -345,6 +367,13 @@ FIGURES: dict[str, FigureSpec] = {
         caption="Each gap between two token events of a stream, where it ended; "
         "the stronger the colour, the more gaps.",
         draw=_draw_gaps,
+    ),
+    "engine": FigureSpec(
+        title="Inside the engine",
+        caption="Sequences running and waiting in the reference engine, and the share of its KV blocks "
+        "in use; the largest value of each moment.",
+        draw=_draw_engine,
+        num_rows=2,
     ),
     "client_lag": FigureSpec(
         title="The client's own delay",

@@ -1,8 +1,8 @@
 """A run as a Chrome trace (JSON object format) that ui.perfetto.dev opens.
 
 Requests are async slices (`b`/`e`, one id a request, their phases nested inside), because requests overlap
-and complete slices (`X`) of one track must nest. Engine steps never overlap, so they are `X`. Counters are `C`,
-names `M`. Format: "Trace Event Format", Google, 2016. Times are microseconds from the start of the run.
+and complete slices (`X`) of one track must nest. Engine steps never overlap, so they are `X`; counters are
+`C`, names `M`. Format: "Trace Event Format", Google, 2016. Times are microseconds from the start of the run.
 """
 
 from __future__ import annotations

@@ -45,6 +45,8 @@ def make_run(out: Path, story: Story | None = None) -> Run:
         writer.append(make_record(rng, plan, index, story))
     writer.close()
     folder.compact_requests(plan)
+    if story.has_engine:
+        write_steps(folder.path, int(plan.arrival_ns[-1]))
     folder.write_manifest(make_manifest(plan, story))
     run = load(folder.path)
     from loadgen.measure.summary import summarize
@@ -56,7 +58,9 @@ def make_run(out: Path, story: Story | None = None) -> Run:
 def make_plan(rng: np.random.Generator, story: Story) -> Plan:
     gaps = rng.exponential(1 / story.rate_per_s, story.num_requests)
     lengths = [np.clip(rng.lognormal(np.log(32), 0.485, story.num_requests), 1, 256) for _ in range(2)]
-    source: dict[str, Any] = {"workload": {"arrival": "poisson", "rate_per_s": story.rate_per_s}}
+    source: dict[str, Any] = {
+        "workload": {"arrival": "poisson", "rate_per_s": story.rate_per_s, "num_requests": story.num_requests}
+    }
     if story.trace:
         source["trace"] = story.trace
     return Plan.of(
@@ -150,3 +154,27 @@ def make_manifest(plan: Plan, story: Story) -> dict[str, Any]:
         "started": "2026-01-31T12:00:00Z",
         "ended": "2026-01-31T12:00:31Z",
     }
+
+
+def write_steps(folder: Path, end_ns: int) -> None:
+    """Write an engine's step log: 11 ms steps with short pauses, as the reference engine logs them."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    num_steps = end_ns // 25_000_000
+    step = np.arange(num_steps, dtype=np.int64)
+    start = step * 25_000_000
+    columns = {
+        "step": step,
+        "start_ns": start,
+        "end_ns": start + 11_000_000,
+        "decode_seqs": 4 + step % 5,
+        "prefill_tokens": 32 * (step % 3),
+        "kv_used": 40 + step % 60,
+        "kv_cached": step * 0,
+        "kv_free": 216 - step % 60,
+        "waiting": step % 2,
+        "running": 5 + step % 5,
+        "preempted": step * 0,
+    }
+    pq.write_table(pa.table(columns), folder / "engine_steps.parquet")

@@ -20,7 +20,7 @@ HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7 * 7 }
 STORIES = {
     "plain": Story(),
     "failures": Story(num_requests=200, failure_share=0.3, error=HOSTILE, model=HOSTILE),
-    "only-failures": Story(num_requests=40, failure_share=1.0),
+    "only-failures": Story(num_requests=40, failure_share=1.0, has_engine=False),
     "three": Story(num_requests=3),
     "one": Story(num_requests=1),
     "interrupted": Story(num_requests=200, status="interrupted", cancel_after=120),
@@ -112,7 +112,7 @@ def test_the_verdict_comes_first_and_the_order_is_fixed(pages: dict[str, str]) -
 def test_every_figure_stands_in_the_page_with_words(pages: dict[str, str]) -> None:
     page = PageReader(pages["plain"])
     figures = [str(attributes["id"]) for tag, attributes in page.elements if tag == "figure"]
-    expected = [f"figure-{name}" for name in FIGURES if name != "engine"]
+    expected = [f"figure-{name}" for name in FIGURES]
     assert figures == expected
     assert page.tags("svg", "desc", "figcaption").count("desc") == len(expected)
     assert all(attributes.get("role") == "img" for tag, attributes in page.elements if tag == "svg")

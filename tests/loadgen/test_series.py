@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from loadgen.measure import series
+from loadgen.measure.columns import OUTCOMES, Columns
+from loadgen.measure.metrics import Sample
+from loadgen.records import Outcome, RequestRecord
+from loadgen.store import RequestRows
+
+NAN = float("nan")
+
+
+def sample(*values: float, weights: list[int] | None = None) -> Sample:
+    return Sample(
+        values=np.array(values, np.float64), weights=None if weights is None else np.array(weights, np.int64)
+    )
+
+
+def rows_of(*records: RequestRecord) -> RequestRows:
+    import pyarrow as pa
+
+    from loadgen.records import arrow_schema, to_row
+
+    return RequestRows(pa.Table.from_pylist([to_row(record) for record in records], arrow_schema()))
+
+
+def record(
+    index: int, chunk_ns: list[int], *, outcome: Outcome = Outcome.OK, **more: object
+) -> RequestRecord:
+    made = RequestRecord(
+        index=index,
+        scheduled_ns=index * 1_000_000_000,
+        sent_ns=index * 1_000_000_000,
+        first_token_ns=chunk_ns[0] if chunk_ns else None,
+        last_token_ns=chunk_ns[-1] if chunk_ns else None,
+        done_ns=chunk_ns[-1] if chunk_ns else None,
+        prompt_tokens_planned=10,
+        output_tokens_planned=len(chunk_ns) or 1,
+        prompt_tokens=10,
+        output_tokens=len(chunk_ns) or None,
+        chunk_ns=chunk_ns,
+        chunk_lower_ns=chunk_ns,
+        chunk_tokens=[1] * len(chunk_ns),
+        outcome=outcome,
+    )
+    for name, value in more.items():
+        setattr(made, name, value)
+    return made
+
+
+def columns_of(rows: RequestRows) -> Columns:
+    from loadgen.measure.columns import read_columns
+
+    return read_columns(rows)
+
+
+def test_cdf_rises_to_one_through_every_value_of_a_small_sample() -> None:
+    points = series.cdf(sample(3.0, 1.0, 2.0, 4.0))
+    assert points.x[0] == 1.0
+    assert (points.x[-1], points.y[-1]) == (4.0, 1.0)
+    assert np.all(np.diff(points.x) >= 0)
+    assert np.all(np.diff(points.y) > 0)
+    for x, y in ((1.0, 0.25), (2.0, 0.5), (3.0, 0.75)):
+        assert points.y[points.x == x].max() <= y + 1e-9
+
+
+def test_cdf_counts_weights() -> None:
+    points = series.cdf(sample(1.0, 2.0, weights=[99, 1]))
+    assert points.x[points.y <= 0.99].max() == 1.0
+    assert points.x[-1] == 2.0
+
+
+def test_spectrum_ends_with_the_largest_value() -> None:
+    points = series.spectrum(sample(*np.arange(1, 1001, dtype=float)))
+    assert points.y[0] == 1
+    assert points.y[-1] == 1000
+    assert points.y[np.searchsorted(points.x, 0.99) - 1] == pytest.approx(990, abs=5)
+    assert points.x[-1] == pytest.approx(1 - 1 / 2000)
+
+
+def test_curves_of_nothing_are_empty() -> None:
+    assert len(series.cdf(sample())) == 0
+    assert len(series.spectrum(sample())) == 0
+    assert series.log_histogram(sample(), 10) is None
+    assert series.log_histogram(sample(0.0), 10) is None
+
+
+def test_log_histogram_keeps_every_positive_value() -> None:
+    histogram = series.log_histogram(sample(0.0, 0.001, 0.01, 0.1, weights=[5, 1, 2, 3]), 4)
+    assert histogram is not None
+    assert sum(histogram.counts) == 6
+    assert histogram.counts[0] == 1
+    assert histogram.counts[-1] == 3
+    ratios = histogram.edges_s[1:] / histogram.edges_s[:-1]
+    assert np.allclose(ratios, ratios[0])
+    alone = series.log_histogram(sample(0.5), 4)
+    assert alone is not None
+    assert sum(alone.counts) == 1
+
+
+def test_token_rate_holds_every_token() -> None:
+    rows = rows_of(
+        record(0, [100_000_000, 200_000_000, 900_000_000]),
+        record(1, [1_500_000_000], chunk_tokens=[None], output_tokens=4),
+        record(2, [], outcome=Outcome.RESET),
+    )
+    rate = series.token_rate(rows, columns_of(rows))
+    assert float((rate.y[:-1] * np.diff(rate.x)).sum()) == pytest.approx(7)
+    assert rate.y[-1] == 0
+    assert rate.x[0] == 0
+
+
+def test_token_rate_of_failures_is_empty() -> None:
+    rows = rows_of(record(0, [], outcome=Outcome.RESET))
+    assert len(series.token_rate(rows, columns_of(rows))) == 0
+
+
+def test_gap_density_holds_every_gap_and_crosses_no_request() -> None:
+    rows = rows_of(
+        record(0, [100_000_000, 200_000_000, 900_000_000]), record(1, [1_500_000_000, 1_510_000_000])
+    )
+    density = series.gap_density(rows, columns_of(rows))
+    assert density is not None
+    assert density.counts.sum() == 3
+    assert density.gap_edges_s[0] < 0.01 < 0.7 < density.gap_edges_s[-1]
+    single = rows_of(record(0, [100_000_000]))
+    assert series.gap_density(single, columns_of(single)) is None
+
+
+def test_scatter_points_are_the_ok_requests() -> None:
+    rows = rows_of(
+        record(0, [30_000_000]),
+        record(1, [1_050_000_000], prompt_tokens=None),
+        record(2, [2_010_000_000], outcome=Outcome.TRUNCATED),
+    )
+    columns = columns_of(rows)
+    over_time = series.ttft_over_schedule(columns)
+    assert over_time.x.tolist() == [0.0, 1.0]
+    assert over_time.y == pytest.approx([0.03, 0.05])
+    assert series.ttft_by_prompt(columns).x.tolist() == [10.0, 10.0]
+    assert series.failure_times(columns).tolist() == [2.0]
+
+
+def test_spans_of_a_long_run_surround_the_slowest_first_token() -> None:
+    n = 100
+    scheduled = np.arange(n) * 1e9
+    first = scheduled + 1e7
+    first[80] += 5e8
+    ones = np.ones(n)
+    columns = Columns(
+        scheduled_ns=scheduled,
+        sent_ns=scheduled,
+        connected_ns=scheduled,
+        first_token_ns=first,
+        last_token_ns=first + 1e8,
+        done_ns=np.full(n, NAN),
+        recv_lag_ns=ones,
+        prompt_tokens_planned=ones,
+        output_tokens_planned=ones,
+        prompt_tokens=ones,
+        output_tokens=ones,
+        cached_tokens=ones,
+        outcome_code=np.full(n, OUTCOMES.index(Outcome.OK), np.int8),
+        is_kernel_stamped=np.ones(n, np.bool_),
+    )
+    spans = series.request_spans(columns, 10)
+    assert len(spans.start_s) == 10
+    assert spans.start_s[0] <= 80 <= spans.start_s[-1]
+    assert np.all(spans.end_s > spans.first_token_s)
+    assert len(series.request_spans(columns, 1000).start_s) == n
+
+
+def test_failures_are_grouped_by_kind_and_words() -> None:
+    busy = {"outcome": Outcome.HTTP_STATUS, "http_status": 503, "error": "busy"}
+    rows = rows_of(
+        record(0, [1]),
+        record(1, [], **busy),
+        record(2, [], **busy),
+        record(3, [], outcome=Outcome.RESET, error=None),
+    )
+    groups = series.failure_groups(rows)
+    assert [(group.outcome, group.http_status, group.error, group.count) for group in groups] == [
+        ("http_status", 503, "busy", 2),
+        ("reset", None, None, 1),
+    ]
+    assert series.failure_groups(rows_of(record(0, [1]))) == []
