@@ -22,7 +22,6 @@ def describe_environment() -> dict[str, Any]:
     """The machine, its load and its software, as it stands in manifest.json."""
     return {
         "machine": {
-            "hostname": platform.node(),
             "architecture": platform.machine(),
             "cpu_model": _cpu_model(),
             "num_cpus": os.cpu_count(),

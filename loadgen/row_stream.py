@@ -26,7 +26,8 @@ class RowWriter:
     """Append request records to one Arrow IPC stream, a worker's own.
 
     A batch reaches the file after `batch_rows` rows or `flush_interval_s`, whichever comes first (call
-    `flush_if_due` from the idle loop, so that no row waits for the next one). A killed process loses no other.
+    `flush_if_due` from the idle loop, so that no row waits for the next one). A killed process loses no
+    other.
     """
 
     def __init__(self, path: Path, *, batch_rows: int = 64, flush_interval_s: float = 1.0) -> None:

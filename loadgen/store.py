@@ -266,6 +266,12 @@ class Run:
         _check_version(path, pq.read_schema(path).metadata, PLAN_SCHEMA_VERSION)
         return pq.read_table(path)
 
+    @cached_property
+    def plan_source(self) -> dict[str, Any]:
+        """What the plan was made from: the workload as asked for, and what a trace reader found."""
+        source = self.plan_rows().schema.metadata.get(b"source", b"{}")
+        return dict(json.loads(source))
+
     def step_rows(self) -> pa.Table | None:
         """engine_steps.parquet as an Arrow table with its metadata; None where the steps are not known."""
         import pyarrow.parquet as pq

@@ -38,3 +38,11 @@ def parse_count(text: str) -> int:
 def parse_warmup(text: str) -> float | None:
     """Read `--warmup`: seconds, or None for `auto`."""
     return None if text.strip() == "auto" else parse_duration(text)
+
+
+def format_seconds(value_s: float) -> str:
+    """Write a duration with three digits and the unit that keeps it above 1: `41 ms`, `1.25 s`."""
+    for unit in ("s", "ms", "us", "ns"):
+        if abs(value_s) >= SECONDS[unit] * 0.9995 or unit == "ns":
+            return f"{value_s / SECONDS[unit]:.3g} {unit}"
+    raise AssertionError(value_s)

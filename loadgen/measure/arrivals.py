@@ -1,0 +1,234 @@
+"""Was the process that was asked for the one that was sent? The arrivals that really left, tested.
+
+Against the plan (exactly: rate, gap distribution, dispersion, dependence of what left beside what was due)
+and, where the plan was drawn from a named renewal process, against that process by statistical tests. A test
+counts only where both hold: significant at 0.1 % over the whole family, and an effect that can matter to a
+queue.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from loadgen.measure.columns import Columns, Floats
+
+FAMILY_ALPHA = 0.001
+MIN_ARRIVALS = 50
+MIN_BINS = 20
+ARRIVALS_PER_BIN = 10
+RENEWALS = ("poisson", "constant", "gamma", "weibull")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrivalTest:
+    """One test: `value` beside what was `expected`; p is None where the comparison with the plan is exact."""
+
+    name: str
+    value: float
+    expected: float
+    effect: float
+    effect_limit: float
+    p: float | None
+
+    @property
+    def has_failed(self) -> bool:
+        """An effect beyond its limit that chance does not explain."""
+        return abs(self.effect) > self.effect_limit and (self.p is None or self.p < FAMILY_ALPHA / 4)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "failed": self.has_failed}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrivals:
+    """What was asked for and what was sent: rate and coefficient of variation of the gaps, and the tests."""
+
+    asked: str
+    rate_per_s: float | None
+    gap_cv: float | None
+    tests: tuple[ArrivalTest, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        tests = [test.to_json() for test in self.tests]
+        return {"asked": self.asked, "rate_per_s": self.rate_per_s, "gap_cv": self.gap_cv, "tests": tests}
+
+
+def judge_arrivals(
+    columns: Columns, workload: dict[str, Any], end_ns: float, *, is_open_loop: bool
+) -> Arrivals:
+    """Compare the sends with plan and process. workload: as in the plan's source; end_ns: where the plan
+    ends.
+    """
+    sent = np.sort(columns.sent_ns[~np.isnan(columns.sent_ns)])
+    asked = describe_asked(workload)
+    if len(sent) < 2 or sent[-1] == sent[0]:
+        return Arrivals(asked=asked, rate_per_s=None, gap_cv=None, tests=())
+    gaps = np.diff(sent) / 1e9
+    span_s = float(sent[-1] - sent[0]) / 1e9
+    tests: list[ArrivalTest] = []
+    if is_open_loop and len(columns) >= MIN_ARRIVALS:
+        tests += compare_with_plan(sent, columns.scheduled_ns)
+        name, cv = parse_renewal(str(workload.get("arrival") or ""))
+        if name and not workload.get("trace") and workload.get("rate_per_s"):
+            tests += compare_with_renewal(sent, name, cv, float(workload["rate_per_s"]), end_ns)
+    return Arrivals(
+        asked=asked,
+        rate_per_s=(len(sent) - 1) / span_s,
+        gap_cv=float(gaps.std() / gaps.mean()),
+        tests=tuple(tests),
+    )
+
+
+def describe_asked(workload: dict[str, Any]) -> str:
+    """The process in words: `poisson at 20 /s`, or the trace's name."""
+    if workload.get("trace"):
+        return f"trace {str(workload['trace']).rsplit('/', 1)[-1]}"
+    name = str(workload.get("arrival") or "a plan")
+    rate = workload.get("rate_per_s")
+    return f"{name} at {rate:g} /s" if rate else name
+
+
+def parse_renewal(expression: str) -> tuple[str | None, float]:
+    """Name and gap CV of a renewal process; None for one whose rate moves, or that is not known here."""
+    match = re.fullmatch(r"\s*(\w+)\s*(?:\(\s*(?:cv\s*=\s*)?([0-9.]+)\s*\))?\s*", expression)
+    if match is None or match[1] not in RENEWALS or (match[1] in ("gamma", "weibull")) != bool(match[2]):
+        return None, 0.0
+    return match[1], {"poisson": 1.0, "constant": 0.0}.get(match[1], float(match[2] or 0))
+
+
+def compare_with_plan(sent_ns: Floats, scheduled_ns: Floats) -> list[ArrivalTest]:
+    """What left beside what was due. Exact, so that only the size of the difference counts."""
+    planned = np.diff(scheduled_ns) / 1e9
+    gaps = np.diff(sent_ns) / 1e9
+    rate = (len(sent_ns) - 1) / gaps.sum()
+    planned_rate = (len(scheduled_ns) - 1) / planned.sum() if planned.sum() > 0 else rate
+    lag1, planned_lag1 = _lag1(gaps), _lag1(planned)
+    return [
+        ArrivalTest(
+            name="rate_vs_plan",
+            value=float(rate),
+            expected=float(planned_rate),
+            effect=float(rate / planned_rate - 1),
+            effect_limit=0.02,
+            p=None,
+        ),
+        ArrivalTest(
+            name="gaps_vs_plan",
+            value=float(gaps.std() / gaps.mean()),
+            expected=float(planned.std() / planned.mean()) if planned.sum() > 0 else 0.0,
+            effect=_distance(gaps, planned),
+            effect_limit=0.1,
+            p=None,
+        ),
+        ArrivalTest(
+            name="dependence_vs_plan",
+            value=lag1,
+            expected=planned_lag1,
+            effect=lag1 - planned_lag1,
+            effect_limit=0.15,
+            p=None,
+        ),
+    ]
+
+
+def compare_with_renewal(
+    sent_ns: Floats, name: str, cv: float, rate_per_s: float, end_ns: float
+) -> list[ArrivalTest]:
+    """Rate, gap distribution, dependence and (Poisson) dispersion of counts against the process asked for."""
+    from scipy import stats
+
+    n, gaps = len(sent_ns), np.diff(sent_ns) / 1e9
+    expected_n = rate_per_s * end_ns / 1e9
+    spread = max(cv * np.sqrt(expected_n), 1.0)
+    tests = [
+        ArrivalTest(
+            name="rate",
+            value=n / (end_ns / 1e9),
+            expected=rate_per_s,
+            effect=n / expected_n - 1,
+            effect_limit=0.02,
+            p=float(2 * stats.norm.sf(abs(n - expected_n) / spread)),
+        )
+    ]
+    if name == "constant":
+        off = float(np.median(np.abs(gaps * rate_per_s - 1)))
+        return [
+            *tests,
+            ArrivalTest(name="gaps", value=off, expected=0.0, effect=off, effect_limit=0.1, p=None),
+        ]
+    fit = stats.kstest(gaps * rate_per_s, _gap_law(name, cv).cdf)
+    lag1 = _lag1(gaps)
+    tests += [
+        ArrivalTest(
+            name="gaps",
+            value=float(gaps.std() / gaps.mean()),
+            expected=cv,
+            effect=float(fit.statistic),
+            effect_limit=0.1,
+            p=float(fit.pvalue),
+        ),
+        ArrivalTest(
+            name="dependence",
+            value=lag1,
+            expected=0.0,
+            effect=lag1,
+            effect_limit=0.15,
+            p=float(2 * stats.norm.sf(abs(lag1) * np.sqrt(len(gaps)))),
+        ),
+    ]
+    num_bins = n // ARRIVALS_PER_BIN
+    if name == "poisson" and num_bins >= MIN_BINS:
+        counts, _ = np.histogram(sent_ns, bins=num_bins, range=(0, end_ns))
+        index = float(counts.var(ddof=1) / counts.mean())
+        both = stats.chi2(num_bins - 1)
+        p = 2 * min(both.sf(index * (num_bins - 1)), both.cdf(index * (num_bins - 1)))
+        tests.append(
+            ArrivalTest(
+                name="dispersion",
+                value=index,
+                expected=1.0,
+                effect=index - 1,
+                effect_limit=0.3,
+                p=min(1.0, float(p)),
+            )
+        )
+    return tests
+
+
+def _gap_law(name: str, cv: float) -> Any:
+    """The distribution of gaps of mean 1."""
+    from math import gamma
+
+    from scipy import optimize, stats
+
+    if name == "poisson":
+        return stats.expon()
+    if name == "gamma":
+        return stats.gamma(1 / cv**2, scale=cv**2)
+    shape = optimize.brentq(lambda k: gamma(1 + 2 / k) / gamma(1 + 1 / k) ** 2 - 1 - cv**2, 0.1, 50)
+    return stats.weibull_min(shape, scale=1 / gamma(1 + 1 / shape))
+
+
+def _lag1(gaps: Floats) -> float:
+    """Correlation of each gap with the next; 0 where the gaps do not vary."""
+    centred = gaps - gaps.mean()
+    square = float(centred @ centred)
+    return float(centred[1:] @ centred[:-1]) / square if square > 1e-12 * float(gaps @ gaps) else 0.0
+
+
+def _distance(a: Floats, b: Floats) -> float:
+    """How far apart two samples of gaps lie: the largest difference of their distribution functions.
+
+    Gaps that differ by less than 5 % of the mean planned gap are the same: a constant schedule is one point,
+    and a microsecond would otherwise be a distance of 1.
+    """
+    tolerance = 0.05 * float(b.mean())
+    grid = np.sort(np.concatenate([a, b]))
+    cdf_a = np.searchsorted(np.sort(a), grid, side="right") / len(a)
+    above = np.searchsorted(np.sort(b), grid + tolerance, side="right") / len(b)
+    below = np.searchsorted(np.sort(b), grid - tolerance, side="left") / len(b)
+    return float(max((cdf_a - above).max(), (below - cdf_a).max(), 0.0))

@@ -1,0 +1,154 @@
+"""The token events of a run, in one pass: gaps, stalls, token throughput, and how sure the stamps are.
+
+A hundred million events do not fit in memory several times over, so that they are read block by block and
+only what the metrics need is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.measure.columns import Bools, Columns, Floats, Window
+from loadgen.store import RequestRows
+
+EVENT_COLUMNS = ("chunk_ns", "chunk_lower_ns", "chunk_tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EventBlock:
+    """Events of consecutive rows from `start` on; row i of them owns stamp_ns[offsets[i]:offsets[i + 1]].
+
+    tokens: tokens in each event, 0 where unknown.
+    """
+
+    start: int
+    offsets: NDArray[np.int64]
+    stamp_ns: NDArray[np.int64]
+    lower_ns: NDArray[np.int64]
+    tokens: NDArray[np.int32]
+
+    @property
+    def row(self) -> NDArray[np.int64]:
+        """Which row of the run each event belongs to."""
+        num_rows = len(self.offsets) - 1
+        return np.repeat(np.arange(self.start, self.start + num_rows), np.diff(self.offsets))
+
+
+def iter_event_blocks(rows: RequestRows) -> Iterator[EventBlock]:
+    """The events of every row, in order of index."""
+    start = 0
+    for batch in rows.iter_batches(EVENT_COLUMNS):
+        stamps, lower, tokens = (batch.column(name) for name in EVENT_COLUMNS)
+        offsets = stamps.offsets.to_numpy().astype(np.int64)
+        yield EventBlock(
+            start=start,
+            offsets=offsets - offsets[0],
+            stamp_ns=stamps.flatten().to_numpy(),
+            lower_ns=lower.flatten().to_numpy(),
+            tokens=tokens.flatten().fill_null(0).to_numpy(),
+        )
+        start += batch.num_rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Events:
+    """What one pass leaves. Counted requests are those that the metrics are over (ok, scheduled in the
+    window).
+
+    gap_s: every gap between two events of a counted request, by request, then time; counted request i (in
+    order of index) owns gap_s[gap_offsets[i]:gap_offsets[i + 1]].
+    gap_tokens: the tokens of the event that ended the gap, 0 where unknown; None where all events held one.
+    max_gap_s: per counted request, NaN with fewer than two events.
+    tokens_in_window: tokens of all requests, counted or not, whose event was stamped inside the window; an
+    event of unknown tokens counts its request's output tokens over its number of events.
+    num_events, num_alone: events of counted requests; those whose stamp is exact (alone in, or last of, a
+    read).
+    uncertain_s: by how much an event of a counted request can have been earlier, values above 0 only.
+    """
+
+    gap_s: Floats
+    gap_offsets: NDArray[np.int64]
+    gap_tokens: NDArray[np.int32] | None
+    max_gap_s: Floats
+    tokens_in_window: float
+    num_events: int
+    num_alone: int
+    uncertain_s: Floats
+
+
+def read_events(rows: RequestRows, columns: Columns, counted: Bools, window: Window) -> Events:
+    """Make the pass. counted: per row, whether the metrics are over it."""
+    # a user-space stamp is late by what is known of the read's delay; a kernel stamp is not
+    lag_ns = np.where(columns.is_kernel_stamped, 0.0, np.nan_to_num(columns.recv_lag_ns))
+    gaps: list[Floats] = []
+    tokens: list[NDArray[np.int32]] = []
+    counts: list[NDArray[np.int64]] = []
+    uncertain: list[Floats] = []
+    max_gaps: list[Floats] = []
+    tokens_in_window, num_events, num_alone = 0.0, 0, 0
+    for block in iter_event_blocks(rows):
+        row = block.row
+        stop = block.start + len(block.offsets) - 1
+        tokens_in_window += _sum_tokens(block, row, columns, window)
+        is_counted = counted[row]
+        early_s = ((block.stamp_ns - block.lower_ns) + lag_ns[row])[is_counted] / 1e9
+        uncertain.append(early_s[early_s > 0])
+        num_events += int(is_counted.sum())
+        num_alone += int((block.stamp_ns == block.lower_ns)[is_counted].sum())
+
+        ends_gap = is_counted[1:] & (row[1:] == row[:-1])
+        gap_s = np.diff(block.stamp_ns)[ends_gap] / 1e9
+        per_row = np.bincount(row[1:][ends_gap] - block.start, minlength=stop - block.start)
+        per_counted = per_row[counted[block.start : stop]].astype(np.int64)
+        gaps.append(gap_s)
+        tokens.append(block.tokens[1:][ends_gap])
+        counts.append(per_counted)
+        max_gaps.append(_max_of_segments(gap_s, per_counted))
+    gap_tokens = np.concatenate(tokens) if tokens else np.zeros(0, np.int32)
+    return Events(
+        gap_s=_concatenate(gaps),
+        gap_offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate([*counts, []]))]).astype(
+            np.int64
+        ),
+        gap_tokens=None if bool(np.all(gap_tokens == 1)) else gap_tokens,
+        max_gap_s=_concatenate(max_gaps),
+        tokens_in_window=tokens_in_window,
+        num_events=num_events,
+        num_alone=num_alone,
+        uncertain_s=_concatenate(uncertain),
+    )
+
+
+def _sum_tokens(block: EventBlock, row: NDArray[np.int64], columns: Columns, window: Window) -> float:
+    inside = window.holds(block.stamp_ns.astype(np.float64))
+    known = float(block.tokens[inside].sum())
+    unknown = row[inside & (block.tokens == 0)]
+    if len(unknown) == 0:
+        return known
+    per_event = columns.output_tokens[unknown] / np.diff(block.offsets)[unknown - block.start]
+    return known + float(np.nansum(per_event))
+
+
+def _max_of_segments(values: Floats, lengths: NDArray[np.int64]) -> Floats:
+    """The largest value of each of the consecutive segments; NaN for an empty one."""
+    result = np.full(len(lengths), np.nan)
+    filled = lengths > 0
+    if len(values):
+        starts = np.cumsum(lengths) - lengths
+        result[filled] = np.maximum.reduceat(values, starts[filled])
+    return result
+
+
+def _concatenate(parts: list[Floats]) -> Floats:
+    """Join, giving the parts back one by one: together with the whole they would need twice the memory."""
+    whole = np.empty(sum(len(part) for part in parts), np.float64)
+    position = len(whole)
+    while parts:
+        part = parts.pop()
+        position -= len(part)
+        whole[position : position + len(part)] = part
+    return whole

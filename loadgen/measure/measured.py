@@ -1,0 +1,106 @@
+"""A run, measured: rows read, window chosen, metrics computed. What judges or draws starts here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from loadgen.measure.columns import Bools, Columns, Floats, Window, read_columns
+from loadgen.measure.events import Events, read_events
+from loadgen.measure.metrics import (
+    MetricSummary,
+    Sample,
+    compute_samples,
+    request_values,
+    summarize_sample,
+)
+from loadgen.measure.options import MeasureOptions
+from loadgen.measure.window import choose_window, schedule_end_ns
+from loadgen.stats.intervals import METHOD, MIN_TAIL_EVENTS, Pool, quantile_interval
+from loadgen.stats.quantile import quantile
+from loadgen.store import Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Measured:
+    """counted: the rows that the metrics are over (ok, scheduled in the window).
+
+    values: one array per metric that has a value a request, over the counted rows in order of index.
+    """
+
+    columns: Columns
+    workload: dict[str, Any]
+    window: Window
+    counted: Bools
+    events: Events
+    values: dict[str, Floats]
+    samples: dict[str, Sample]
+
+    def metrics(self) -> dict[str, MetricSummary]:
+        """Sum up every metric, with intervals where they are deserved."""
+        return {name: self._summarize(name, sample) for name, sample in self.samples.items()}
+
+    def _summarize(self, name: str, sample: Sample) -> MetricSummary:
+        summary = summarize_sample(name, sample)
+        pool = self.pool(name)
+        if pool is None or len(pool.values) == 0:
+            return summary
+        p50, p99 = quantile_interval(pool, 0.5), quantile_interval(pool, 0.99)
+        method = METHOD
+        if p99.bounds is None:
+            method += (
+                f"; withheld below {MIN_TAIL_EVENTS} independent tail events (p99: {p99.num_tail_events:.1f})"
+            )
+        return replace(summary, ci={"p50": p50.bounds, "p99": p99.bounds}, ci_method=method, n_eff=p99.n_eff)
+
+    def pool(self, name: str) -> Pool | None:
+        """A metric's values by request, in order of arrival; None where they do not belong to requests."""
+        if name in ("itl_s", "event_gap_s"):
+            return self._gap_pool(name)
+        values = self.values.get(name)
+        return None if values is None else Pool.of_requests(values[~np.isnan(values)])
+
+    def _gap_pool(self, name: str) -> Pool:
+        gaps, offsets, tokens = self.events.gap_s, self.events.gap_offsets, self.events.gap_tokens
+        if name == "event_gap_s" or tokens is None:
+            return Pool(values=gaps, offsets=offsets)
+        known = tokens > 0
+        kept = np.concatenate([[0], np.cumsum(known)])[offsets]
+        sample = self.samples["itl_s"]
+        return Pool(values=sample.values, offsets=kept, weights=tokens[known].astype(np.int64))
+
+    @property
+    def num_scheduled(self) -> int:
+        """Requests scheduled inside the window, failures included."""
+        return int(self.window.holds(self.columns.scheduled_ns).sum())
+
+    def uncertainty_p99_s(self) -> float | None:
+        """How much earlier than its stamp an event can have been, at p99 of events; None without events."""
+        num_events, uncertain = self.events.num_events, self.events.uncertain_s
+        if num_events == 0:
+            return None
+        share_exact = 1 - len(uncertain) / num_events
+        if share_exact >= 0.99:
+            return 0.0
+        return quantile(uncertain, (0.99 - share_exact) / (1 - share_exact))
+
+
+def measure(run: Run, options: MeasureOptions) -> Measured:
+    """Read the rows of a run and compute its metrics' values."""
+    columns = read_columns(run.rows)
+    workload = run.plan_source.get("workload") or {}
+    window = choose_window(columns, options.warmup_s, schedule_end_ns(columns.scheduled_ns, workload))
+    counted = np.asarray(columns.is_ok & window.holds(columns.scheduled_ns))
+    events = read_events(run.rows, columns, counted, window)
+    values = request_values(columns, counted, events.max_gap_s)
+    return Measured(
+        columns=columns,
+        workload=workload,
+        window=window,
+        counted=counted,
+        events=events,
+        values=values,
+        samples=compute_samples(values, events, columns, window),
+    )

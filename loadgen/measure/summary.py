@@ -1,0 +1,218 @@
+"""summary.json: what a run says, computed and judged from its folder alone. Schema: docs/run-folder.md.
+
+Strict JSON: what is undefined is null. The same folder gives the same summary, whenever it is read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from loadgen.measure import verdict as checks
+from loadgen.measure.arrivals import Arrivals, judge_arrivals
+from loadgen.measure.columns import Floats, Window
+from loadgen.measure.measured import Measured, measure
+from loadgen.measure.metrics import MetricSummary, in_flight_steps
+from loadgen.measure.options import MeasureOptions, RunFacts
+from loadgen.measure.slo import Objective, met_by_request, statistic_of
+from loadgen.measure.verdict import Notice, Verdict
+from loadgen.stats.intervals import independent_values
+from loadgen.store import Run
+
+SUMMARY_SCHEMA_VERSION = 1
+
+
+def summarize(run: Run, options: MeasureOptions | None = None) -> dict[str, Any]:
+    """Compute summary.json of a run; options default to those in its manifest."""
+    options = options or MeasureOptions.of(run.manifest)
+    measured = measure(run, options)
+    metrics = measured.metrics()
+    arrivals = judge_arrivals(
+        measured.columns, measured.workload, measured.window.end_ns, is_open_loop=options.is_open_loop
+    )
+    verdict = judge(run, measured, metrics, arrivals, options)
+    window = measured.window
+    return {
+        "schema_version": SUMMARY_SCHEMA_VERSION,
+        "verdict": verdict.to_json(),
+        "rates": compute_rates(measured),
+        "counts": count(measured),
+        "window": {
+            "start_s": window.start_ns / 1e9,
+            "end_s": window.end_ns / 1e9,
+            "method": window.method,
+            "is_steady": window.is_steady,
+        },
+        "load": {
+            "model": "open" if options.is_open_loop else "closed",
+            "concurrency": options.concurrency,
+            "max_in_flight": options.max_in_flight,
+        },
+        "metrics": {name: metric.to_json() for name, metric in metrics.items()},
+        "slo": evaluate_slo(measured, options),
+        "arrivals": arrivals.to_json(),
+        "stamps": describe_stamps(measured),
+        "engine": describe_engine(run, window),
+    }
+
+
+def compute_rates(measured: Measured) -> dict[str, float | None]:
+    """Events per second of the window, each counted where it happened; null for an empty window."""
+    columns, window = measured.columns, measured.window
+    ended = np.where(np.isnan(columns.sent_ns), np.nan, columns.ended_ns)
+    answered = window.holds(columns.first_token_ns)
+    amounts = {
+        "offered_per_s": measured.num_scheduled,
+        "sent_per_s": window.holds(columns.sent_ns).sum(),
+        "completed_per_s": window.holds(ended).sum(),
+        "ok_per_s": (window.holds(ended) & columns.is_ok).sum(),
+        "prompt_tokens_per_s": np.nansum(columns.prompt_tokens[answered]),
+        "output_tokens_per_s": measured.events.tokens_in_window,
+    }
+    length_s = window.length_s
+    return {name: float(amount) / length_s if length_s > 0 else None for name, amount in amounts.items()}
+
+
+def count(measured: Measured) -> dict[str, Any]:
+    """Rows of the whole run, warm-up included; `failed` is everything scheduled that is not ok."""
+    columns = measured.columns
+    ok = int(columns.is_ok.sum())
+    return {
+        "scheduled": len(columns),
+        "sent": int((~np.isnan(columns.sent_ns)).sum()),
+        "ok": ok,
+        "failed": len(columns) - ok,
+        "by_outcome": columns.count_outcomes(),
+        "scheduled_in_window": measured.num_scheduled,
+        "ok_in_window": int(measured.counted.sum()),
+    }
+
+
+def evaluate_slo(measured: Measured, options: MeasureOptions) -> dict[str, Any]:
+    """Objectives beside what was seen; goodput over all requests scheduled in the window, failed ones too."""
+    targets = []
+    for objective in options.objectives:
+        value = n = None
+        if objective.statistic is not None:
+            value = statistic_of(measured.samples[objective.metric], objective.statistic)
+            n = measured.samples[objective.metric].num_values
+        targets.append(
+            {
+                "metric": objective.metric,
+                "statistic": objective.statistic,
+                "limit": objective.limit,
+                "value": value,
+                "n": n,
+                "is_met": None if value is None else value <= objective.limit,
+            }
+        )
+    per_request = [objective for objective in options.objectives if objective.statistic is None]
+    attained = goodput = None
+    if per_request and measured.num_scheduled:
+        num_met = int(met_by_request(per_request, measured.values).sum())
+        attained = num_met / measured.num_scheduled
+        goodput = num_met / measured.window.length_s
+    return {"targets": targets, "attained_fraction": attained, "goodput_per_s": goodput, "certified": None}
+
+
+def describe_stamps(measured: Measured) -> dict[str, Any]:
+    """Where the stamps come from, how many are exact, and by how much the others can be off."""
+    is_kernel = measured.columns.is_kernel_stamped[measured.counted]
+    source = "kernel" if is_kernel.all() else "user" if not is_kernel.any() else "mixed"
+    events = measured.events
+    return {
+        "source": source if len(is_kernel) else None,
+        "num_events": events.num_events,
+        "exact_fraction": events.num_alone / events.num_events if events.num_events else None,
+        "uncertainty_p99_s": measured.uncertainty_p99_s(),
+    }
+
+
+def describe_engine(run: Run, window: Window) -> dict[str, Any]:
+    """How busy the reference engine was inside the window; nothing where its steps are not known."""
+    table = run.step_rows()
+    if table is None or not window.length_s > 0:
+        return {}
+    starts, ends = (table.column(name).to_numpy().astype(np.float64) for name in ("start_ns", "end_ns"))
+    inside = np.clip(ends, window.start_ns, window.end_ns) - np.clip(starts, window.start_ns, window.end_ns)
+    steps = int((inside > 0).sum())
+    return {
+        "busy_fraction": float(inside.sum()) / 1e9 / window.length_s,
+        "steps_per_s": steps / window.length_s,
+        "mean_step_s": float(inside.sum()) / 1e9 / steps if steps else None,
+    }
+
+
+def judge(
+    run: Run,
+    measured: Measured,
+    metrics: dict[str, MetricSummary],
+    arrivals: Arrivals,
+    options: MeasureOptions,
+) -> Verdict:
+    """Run every check on what was measured."""
+    columns, window = measured.columns, measured.window
+    facts = RunFacts.of(run.manifest)
+    events = measured.events
+    lag, ttft, gap = (metrics[name].statistics for name in ("send_lag_s", "ttft_s", "event_gap_s"))
+    stopped = checks.interrupted(facts.status, facts.worker_errors)
+    died = checks.target_died(columns, facts.is_target_alive)
+    late = checks.client_late(
+        lag["p99"],
+        ttft["p50"],
+        limit_s=options.max_send_lag_s,
+        cpu_pressure_percent=facts.cpu_pressure_percent,
+    )
+    steady = checks.not_steady(window)
+    reasons = (
+        stopped,
+        died,
+        late if options.is_open_loop else None,
+        checks.client_slow(
+            measured.uncertainty_p99_s(), gap["p50"], events.num_alone / max(events.num_events, 1)
+        ),
+        None if stopped or died else checks.arrivals_mismatch(arrivals),
+        *(too_few_samples(measured, objective) for objective in options.named),
+        steady if options.named else None,
+        checks.token_mismatch(columns),
+        checks.prefix_contaminated(columns, planned_shared_tokens(run)),
+        checks.clock_stepped(facts.num_clock_steps, facts.clock_drift_ns),
+    )
+    ok = columns.is_ok
+    warnings = (
+        None if options.named else steady,
+        checks.closed_loop(options.concurrency, options.max_in_flight),
+        checks.tokens_unknown(columns.output_tokens[ok]),
+        checks.no_first_token(columns.first_token_ns[ok]),
+        checks.cpu_pressure(facts.cpu_pressure_percent),
+    )
+    findings = (
+        checks.failures(columns.count_outcomes()),
+        None if stopped or died else checks.unstable(in_flight_steps(columns), window),
+    )
+    return Verdict(reasons=_said(reasons), findings=_said(findings), warnings=_said(warnings))
+
+
+def too_few_samples(measured: Measured, objective: Objective) -> Notice | None:
+    """Check that a named percentile rests on enough independent values."""
+    share = objective.percentile
+    pool = measured.pool(objective.metric.replace("_with_failures", ""))
+    if share is None or pool is None:
+        return None
+    n = measured.samples[objective.metric].num_values
+    tail = independent_values(pool, share) * (1 - share) if len(pool.values) else 0.0
+    return checks.too_few_samples(objective.label, share, tail, n)
+
+
+def planned_shared_tokens(run: Run) -> Floats:
+    """Per request, the prompt tokens that the plan shares with earlier ones."""
+    table = run.plan_rows()
+    blocks = table.column("prefix_blocks").combine_chunks()
+    block_tokens = int(table.schema.metadata[b"block_tokens"])
+    offsets = blocks.offsets.to_numpy().astype(np.int64)
+    return checks.shared_tokens(offsets, blocks.flatten().to_numpy(), block_tokens)
+
+
+def _said(notices: tuple[Notice | None, ...]) -> tuple[Notice, ...]:
+    return tuple(notice for notice in notices if notice is not None)

@@ -1,0 +1,352 @@
+"""The verdict: is this measurement to be trusted, and if not, why and what to do.
+
+*Reasons* are faults of the measurement and make it invalid; *findings* are about the server and leave it
+valid; *warnings* say what a figure does not carry. Each check is a pure function of what was measured that
+returns a notice or None, and has a test in which it fires and one in which it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.measure.arrivals import Arrivals
+from loadgen.measure.columns import OUTCOMES, Columns, Floats, Window
+from loadgen.measure.metrics import Steps
+from loadgen.records import Outcome
+from loadgen.units import format_seconds
+
+MIN_SEND_LAG_S = 0.001
+MIN_UNCERTAINTY_S = 0.001
+SHARE_OF_MEDIAN = 0.05
+MAX_MISMATCHED_SHARE = 0.01
+MAX_CONTAMINATED_SHARE = 0.01
+TEMPLATE_TOKENS = 32  # a chat template and BOS are the same in every request, and rightly cached
+MIN_TAIL_EVENTS = 10
+MIN_DEAD_REQUESTS = 5
+BACKLOG_SECTIONS = 10
+BACKLOG_ALPHA = 0.001
+BACKLOG_GROWTH = 0.5
+BUSY_PRESSURE_PERCENT = 20.0
+GONE = (Outcome.CONNECT_FAILED, Outcome.RESET)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """One thing to say; the message holds the value seen and the limit, the advice what to do."""
+
+    code: str
+    message: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Valid where there is no reason against it."""
+
+    reasons: tuple[Notice, ...]
+    findings: tuple[Notice, ...]
+    warnings: tuple[Notice, ...]
+
+    @property
+    def is_valid(self) -> bool:
+        return not self.reasons
+
+    def to_json(self) -> dict[str, Any]:
+        """The verdict as it stands in summary.json."""
+        return {
+            "status": "valid" if self.is_valid else "invalid",
+            "reasons": [asdict(notice) for notice in self.reasons],
+            "findings": [asdict(notice) for notice in self.findings],
+            "warnings": [asdict(notice) for notice in self.warnings],
+        }
+
+
+def client_late(
+    send_lag_p99_s: float | None,
+    ttft_median_s: float | None,
+    *,
+    limit_s: float | None = None,
+    cpu_pressure_percent: float | None = None,
+) -> Notice | None:
+    """The client sent late. Limit: max(1 ms, 5 % of the median TTFT), or the one given."""
+    if send_lag_p99_s is None:
+        return None
+    limit = max(MIN_SEND_LAG_S, SHARE_OF_MEDIAN * (ttft_median_s or 0.0)) if limit_s is None else limit_s
+    if send_lag_p99_s <= limit:
+        return None
+    pressure = "" if cpu_pressure_percent is None else f" (CPU pressure {cpu_pressure_percent:.0f} %)"
+    return Notice(
+        code="client_late",
+        message=f"send lag p99 {format_seconds(send_lag_p99_s)}, limit {format_seconds(limit)}{pressure}.",
+        advice="Lower --rate, add --workers 2, or move the load generator off the server's cores.",
+    )
+
+
+def client_slow(
+    uncertainty_p99_s: float | None, gap_median_s: float | None, share_alone: float
+) -> Notice | None:
+    """The stamps are unsure. Limit: max(1 ms, 5 % of the median gap between events)."""
+    limit = max(MIN_UNCERTAINTY_S, SHARE_OF_MEDIAN * (gap_median_s or 0.0))
+    if uncertainty_p99_s is None or uncertainty_p99_s <= limit:
+        return None
+    return Notice(
+        code="client_slow",
+        message=(
+            f"stamps are uncertain by {format_seconds(uncertainty_p99_s)} at p99, "
+            f"limit {format_seconds(limit)} ({100 * share_alone:.0f} % of the events have an exact stamp)."
+        ),
+        advice="Add --workers, lower --rate, or give the load generator cores of its own (--pin).",
+    )
+
+
+def arrivals_mismatch(arrivals: Arrivals) -> Notice | None:
+    """What was sent is not the process that was asked for."""
+    failed = [test for test in arrivals.tests if test.has_failed]
+    if not failed:
+        return None
+    shown = "; ".join(
+        f"{test.name} {test.value:.3g} for {test.expected:.3g}, off by {test.effect:+.2g}, "
+        f"limit {test.effect_limit:g}" + (f" (p = {test.p:.1g})" if test.p is not None else "")
+        for test in failed
+    )
+    return Notice(
+        code="arrivals_mismatch",
+        message=f"what was sent is not {arrivals.asked}: {shown}.",
+        advice="Lower --rate or add --workers; a server that refuses connections also thins what is sent.",
+    )
+
+
+def too_few_samples(label: str, share: float, num_tail_events: float | None, n: int) -> Notice | None:
+    """A percentile rests on fewer than ten independent values beyond it."""
+    num = num_tail_events or 0.0
+    if num >= MIN_TAIL_EVENTS:
+        return None
+    needed = np.ceil(MIN_TAIL_EVENTS / num * n) if num > 0 else np.ceil(MIN_TAIL_EVENTS / (1 - share))
+    return Notice(
+        code="too_few_samples",
+        message=f"{label} rests on {num:.1f} independent tail events (n = {n}), limit {MIN_TAIL_EVENTS}.",
+        advice=f"Measure some {needed:.0f} requests (--duration, --requests), or name a lower percentile.",
+    )
+
+
+def not_steady(window: Window) -> Notice | None:
+    """Latency still moves at the end of the run: no cut leaves a steady rest."""
+    if window.is_steady is not False:
+        return None
+    return Notice(
+        code="not_steady",
+        message=f"no steady state in {window.length_s:.0f} s: latencies drift to the end (MSER-5).",
+        advice="Run longer (--duration), lower --rate, or set --warmup by hand.",
+    )
+
+
+def token_mismatch(columns: Columns) -> Notice | None:
+    """The server read or wrote another number of tokens than planned, in more than 1 % of the ok requests.
+
+    Outputs must be exact, prompts within max(2 tokens, 1 %). Unknown counts are no mismatch (and a warning).
+    """
+    ok = columns.is_ok
+    if not ok.any():
+        return None
+    found = []
+    for kind, seen, planned, slack in (
+        ("output", columns.output_tokens[ok], columns.output_tokens_planned[ok], 0.0),
+        ("prompt", columns.prompt_tokens[ok], columns.prompt_tokens_planned[ok], 2.0),
+    ):
+        tolerance = np.maximum(slack, 0.01 * planned) if slack else slack
+        differs = np.abs(seen - planned) > tolerance
+        share = float(differs.mean())
+        if share > MAX_MISMATCHED_SHARE:
+            found.append(
+                f"{100 * share:.1f} % of ok requests have other {kind} tokens than planned "
+                f"(mean {np.mean(seen[differs]):.1f} for {np.mean(planned[differs]):.1f})"
+            )
+    if not found:
+        return None
+    return Notice(
+        code="token_mismatch",
+        message=f"{'; '.join(found)}; limit {100 * MAX_MISMATCHED_SHARE:.0f} %.",
+        advice="Check that the server honours max_tokens and ignore_eos, and counts tokens as bench does.",
+    )
+
+
+def prefix_contaminated(columns: Columns, allowed_tokens: Floats) -> Notice | None:
+    """Prompt tokens came from a cache that this run did not fill; allowed: per row, as of `shared_tokens`."""
+    ok = columns.is_ok & ~np.isnan(columns.cached_tokens)
+    beyond = np.maximum(columns.cached_tokens[ok] - allowed_tokens[ok] - TEMPLATE_TOKENS, 0)
+    total = float(columns.prompt_tokens_planned[ok].sum())
+    share = float(beyond.sum()) / total if total else 0.0
+    if share <= MAX_CONTAMINATED_SHARE:
+        return None
+    return Notice(
+        code="prefix_contaminated",
+        message=(
+            f"{100 * share:.1f} % of the prompt tokens came from a prefix cache that this run did not fill, "
+            f"limit {100 * MAX_CONTAMINATED_SHARE:.0f} %."
+        ),
+        advice="Restart the server or reset its prefix cache; do not repeat a run's nonce.",
+    )
+
+
+def clock_stepped(num_steps: int, drift_ns: float) -> Notice | None:
+    """The wall clock was set while kernel stamps (which use it) were being read."""
+    if num_steps == 0:
+        return None
+    return Notice(
+        code="clock_stepped",
+        message=(
+            f"the wall clock was set {num_steps} times during the run, "
+            f"by {format_seconds(abs(drift_ns) / 1e9)} in all, limit 0."
+        ),
+        advice="Let the time daemon slew instead of step, and run again.",
+    )
+
+
+def target_died(columns: Columns, is_alive_at_end: bool) -> Notice | None:
+    """The target went away and did not come back: its process ended, or every request from some instant on
+    found nobody.
+    """
+    sent = np.flatnonzero(~np.isnan(columns.sent_ns))
+    gone = np.isin(columns.outcome_code[sent], [OUTCOMES.index(outcome) for outcome in GONE])
+    answered = np.flatnonzero(~gone)
+    tail = sent[answered[-1] + 1 :] if len(answered) else sent
+    if is_alive_at_end and len(tail) < max(MIN_DEAD_REQUESTS, 0.01 * len(sent)):
+        return None
+    when = f" {columns.scheduled_ns[tail[0]] / 1e9:.1f} s into the run" if len(tail) else ""
+    return Notice(
+        code="target_died",
+        message=f"the target went away{when}: the last {len(tail)} requests were refused or reset.",
+        advice="Look at the server's log; what was measured up to then is in requests.parquet.",
+    )
+
+
+def interrupted(status: str, worker_errors: Sequence[str]) -> Notice | None:
+    """The run did not reach its end: stopped by the user, or a load process broke."""
+    if status == "complete" and not worker_errors:
+        return None
+    if worker_errors:
+        message = f"{len(worker_errors)} load processes broke: {worker_errors[0]}"
+    else:
+        message = {
+            "interrupted": "the run was stopped before its schedule had ended.",
+            "failed": "the load generator broke before the schedule had ended.",
+            "running": "the run broke off; rows that were not on disk are lost.",
+        }.get(status, status)
+    return Notice(
+        code="interrupted", message=message, advice="Run it again; the rows written so far are kept."
+    )
+
+
+def failures(counts: Mapping[str, int]) -> Notice | None:
+    """Some requests failed. counts: by outcome."""
+    total, failed = sum(counts.values()), sum(n for name, n in counts.items() if name != Outcome.OK)
+    if failed == 0:
+        return None
+    kinds = ", ".join(
+        f"{n} {name}" for name, n in sorted(counts.items(), key=lambda kind: -kind[1]) if name != Outcome.OK
+    )
+    return Notice(
+        code="failures",
+        message=f"{failed} of {total} requests failed ({100 * failed / total:.2g} %): {kinds}.",
+        advice="Successes alone flatter the server: read ttft_with_failures_s beside ttft_s.",
+    )
+
+
+def unstable(steps: Steps, window: Window) -> Notice | None:
+    """The backlog grows: requests in flight climb from section to section of the window.
+
+    A least-squares slope over ten sections, the first left out (a run starts empty); one-sided t test at 0.1
+    %, and growth over the window of more than half the mean and at least two requests.
+    """
+    from scipy.stats import linregress
+
+    levels = section_means(steps, window, BACKLOG_SECTIONS)[1:]
+    if len(levels) < 3 or np.ptp(levels) == 0:
+        return None
+    fit = linregress(np.arange(len(levels)), levels, alternative="greater")
+    growth = float(fit.slope) * len(levels)
+    if not (fit.pvalue < BACKLOG_ALPHA and growth > max(2.0, BACKLOG_GROWTH * float(np.mean(levels)))):
+        return None
+    return Notice(
+        code="unstable",
+        message=(
+            f"the backlog grows: {growth:.0f} more requests in flight at the end of the window than at its "
+            f"start (mean {np.mean(levels):.0f}), limit {100 * BACKLOG_GROWTH:.0f} % of the mean."
+        ),
+        advice="The offered rate is above capacity: these latencies grow with the length of the run.",
+    )
+
+
+def section_means(steps: Steps, window: Window, num_sections: int) -> Floats:
+    """Time-weighted mean level in equal sections of the window; empty for an empty window."""
+    if not window.length_s > 0 or len(steps.time_ns) == 0:
+        return np.zeros(0)
+    area = np.concatenate([[0.0], np.cumsum(steps.level[:-1] * np.diff(steps.time_ns))])
+    edges = np.linspace(window.start_ns, window.end_ns, num_sections + 1)
+    return np.asarray(np.diff(np.interp(edges, steps.time_ns, area)) / np.diff(edges), np.float64)
+
+
+def closed_loop(concurrency: int | None, max_in_flight: int | None) -> Notice | None:
+    """The loop was closed by a flag: the server slows its own load down."""
+    if concurrency is None and max_in_flight is None:
+        return None
+    if concurrency is not None:
+        message = f"closed loop, {concurrency} requests at a time: a slow server lowers its own load."
+    else:
+        message = f"at most {max_in_flight} requests in flight: latencies include the wait for a place."
+    return Notice(code="closed_loop", message=message, advice="Use --rate alone to see what users would see.")
+
+
+def tokens_unknown(output_tokens: Floats) -> Notice | None:
+    """The server does not say how many tokens it wrote."""
+    unknown = int(np.isnan(output_tokens).sum())
+    if unknown == 0:
+        return None
+    return Notice(
+        code="tokens_unknown",
+        message=f"{unknown} of {len(output_tokens)} answers do not tell their number of tokens: not in TPOT.",
+        advice="Use a server that reports usage; event_gap_s needs no counts.",
+    )
+
+
+def no_first_token(first_token_ns: Floats) -> Notice | None:
+    """Some ok answers held no token-bearing event."""
+    missing = int(np.isnan(first_token_ns).sum())
+    if missing == 0:
+        return None
+    return Notice(
+        code="no_first_token",
+        message=f"{missing} of {len(first_token_ns)} ok answers held no token-bearing event: not in TTFT.",
+        advice="Answers that are not streamed have no first token; use e2e_s.",
+    )
+
+
+def cpu_pressure(percent: float | None) -> Notice | None:
+    """Tasks of this machine waited for a processor."""
+    if percent is None or percent <= BUSY_PRESSURE_PERCENT:
+        return None
+    return Notice(
+        code="cpu_pressure",
+        message=f"tasks waited for a CPU {percent:.0f} % of the time, limit {BUSY_PRESSURE_PERCENT:.0f} %.",
+        advice="Latency of a server on the same machine includes that wait; free the machine or use another.",
+    )
+
+
+def shared_tokens(
+    prefix_offsets: NDArray[np.int64], prefix_blocks: NDArray[np.int64], block_tokens: int
+) -> Floats:
+    """Per request of a plan, the prompt tokens in leading blocks that an earlier request has had too."""
+    num_rows = len(prefix_offsets) - 1
+    if len(prefix_blocks) == 0:
+        return np.zeros(num_rows)
+    row = np.repeat(np.arange(num_rows), np.diff(prefix_offsets))
+    _, first, inverse = np.unique(prefix_blocks, return_index=True, return_inverse=True)
+    is_new = row[first[inverse]] >= row
+    num_new = np.concatenate([[0], np.cumsum(is_new)])
+    is_leading = num_new[1:] == num_new[prefix_offsets[:-1]][row]
+    return np.asarray(np.bincount(row, is_leading, num_rows) * block_tokens, np.float64)

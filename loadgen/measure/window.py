@@ -1,0 +1,64 @@
+"""Which requests count: the window of scheduled instants, after a warm-up.
+
+`auto` cuts by MSER-5 over TTFT, E2E and requests in flight, each in scheduled order and as *ranks*: on raw
+latencies MSER prefers cuts that throw away slow bursts, and a stationary queue's p99 comes out 10 % too low
+(3 % with ranks; n = 600, load 0.5 and 0.7). The largest of the three cuts holds for every metric.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from loadgen.measure.columns import Columns, Floats, Window
+from loadgen.measure.metrics import in_flight_steps
+from loadgen.stats.steady import MIN_VALUES, mser5_truncation
+
+
+def schedule_end_ns(scheduled_ns: Floats, workload: dict[str, Any]) -> float:
+    """When the schedule ends: the duration asked for, else one mean gap after the last arrival."""
+    if len(scheduled_ns) == 0:
+        return 0.0
+    last = float(scheduled_ns[-1])
+    duration_s = workload.get("duration_s")
+    if duration_s and not workload.get("trace") and not workload.get("num_requests"):
+        return max(float(duration_s) * 1e9, last + 1)
+    gap = (last - float(scheduled_ns[0])) / (len(scheduled_ns) - 1) if len(scheduled_ns) > 1 else 0.0
+    return last + max(gap, 1.0)
+
+
+def choose_window(columns: Columns, warmup_s: float | None, end_ns: float) -> Window:
+    """Leave out the warm-up: `warmup_s` seconds, or None to find its end. Judge the rest for steadiness."""
+    if warmup_s is not None:
+        start_ns = warmup_s * 1e9
+        _, is_steady = _find_start(columns, start_ns)
+        method = f"fixed warm-up of {warmup_s:g} s" if warmup_s else "no warm-up"
+        return Window(start_ns=start_ns, end_ns=end_ns, method=method, is_steady=is_steady)
+    start_ns, is_steady = _find_start(columns, 0.0)
+    method = {
+        None: f"auto: fewer than {MIN_VALUES} answers, nothing left out",
+        False: "auto (MSER-5): no steady state found, nothing left out",
+        True: "auto (MSER-5)",
+    }[is_steady]
+    return Window(start_ns=start_ns if is_steady else 0.0, end_ns=end_ns, method=method, is_steady=is_steady)
+
+
+def _find_start(columns: Columns, from_ns: float) -> tuple[float, bool | None]:
+    """Where the last of the series settles, and whether all do; None with too few answers to say."""
+    counts = columns.is_ok & ~np.isnan(columns.first_token_ns) & (columns.scheduled_ns >= from_ns)
+    scheduled = columns.scheduled_ns[counts]
+    if len(scheduled) < MIN_VALUES:
+        return from_ns, None
+    steps = in_flight_steps(columns)
+    level = np.append(steps.level, 0)[np.searchsorted(steps.time_ns, scheduled, side="right") - 1]
+    series = (columns.first_token_ns[counts] - scheduled, columns.last_token_ns[counts] - scheduled, level)
+    cuts = [mser5_truncation(_ranks(values)) for values in series]
+    start = max(cut.num_dropped for cut in cuts)
+    return (float(scheduled[start]) if start else from_ns), all(cut.reached_steady_state for cut in cuts)
+
+
+def _ranks(values: Floats) -> Floats:
+    from scipy.stats import rankdata
+
+    return np.asarray(rankdata(values), np.float64)

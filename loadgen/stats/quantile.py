@@ -1,0 +1,62 @@
+"""Quantiles by one rule everywhere: the smallest observed value that a share q of all does not exceed.
+
+This is numpy's `inverted_cdf` (Hyndman & Fan 1996, type 1; "nearest rank"): always a value that was seen, the
+same for a pool of values and for values with whole weights, and defined where the largest are infinite. Also
+the distribution-free interval for independent values; requests of one run are not independent, so that it
+belongs to replications only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROUNDING = 1e-9
+
+
+def rank(n: int, q: float) -> int:
+    """The 1-based rank of quantile q among n sorted values: ceil(q n), but at least 1."""
+    return max(1, int(np.ceil(q * n - ROUNDING * max(1.0, q * n))))
+
+
+def quantiles(values: NDArray[np.float64], qs: Sequence[float]) -> list[float]:
+    """Quantiles of one or more values, which may be infinite. Reorders `values` in place: pass a copy to keep
+    it.
+    """
+    ranks = [rank(len(values), q) - 1 for q in qs]
+    values.partition(sorted(set(ranks)))
+    return [float(values[r]) for r in ranks]
+
+
+def quantile(values: NDArray[np.float64], q: float) -> float:
+    """One quantile of one or more values; `values` stays as it is."""
+    return quantiles(np.array(values, np.float64), [q])[0]
+
+
+def weighted_quantiles(
+    values: NDArray[np.float64], weights: NDArray[np.int64] | NDArray[np.float64], qs: Sequence[float]
+) -> list[float]:
+    """Quantiles of values that each stand for `weights` equal ones (non-negative, not all 0)."""
+    order = np.argsort(values, kind="stable")
+    cumulative = np.cumsum(weights[order], dtype=np.float64)
+    total = cumulative[-1]
+    targets = [q * total - ROUNDING * max(1.0, q * total) for q in qs]
+    positions = np.minimum(np.searchsorted(cumulative, targets), len(values) - 1)
+    return [float(v) for v in values[order[positions]]]
+
+
+def order_statistic_ranks(n: int, q: float, confidence: float = 0.95) -> tuple[int | None, int | None]:
+    """1-based ranks of the interval for quantile q of n *independent* values; None where an end does not
+    exist.
+
+    P(X_(l) <= quantile <= X_(u)) >= confidence by the binomial distribution (David & Nagaraja 2003, 7.1),
+    whatever the distribution of X. Below n = 368 the upper end for p99 does not exist.
+    """
+    from scipy.stats import binom
+
+    tail = (1 - confidence) / 2
+    low = int(binom.ppf(tail, n, q))
+    high = int(binom.ppf(1 - tail, n, q)) + 1
+    return (low if low >= 1 else None), (high if high <= n else None)
