@@ -139,7 +139,9 @@ def test_usage(more: str, usage: Usage | None) -> None:
 def test_usage_alone_has_no_choice() -> None:
     facts = CHAT.interpret(b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}')
     assert (facts.has_choice, facts.is_content_event, facts.usage) == (False, False, Usage(3, 2))
-    assert CHAT.interpret(b'{"usage":{"prompt_tokens":3,"completion_tokens":2}}').usage == Usage(3, 2)
+    for choices in (b"", b'"choices":null,', b'"choices":3,'):
+        facts = CHAT.interpret(b'{%b"usage":{"prompt_tokens":3,"completion_tokens":2}}' % choices)
+        assert (facts.has_choice, facts.usage) == (False, Usage(3, 2))
 
 
 def test_token_ids_are_counted() -> None:
