@@ -15,7 +15,7 @@ from collections.abc import Callable
 from enum import IntEnum
 
 from loadgen.clock import SPIN_NS, RealtimeOffset, now_ns, open_alarm
-from loadgen.http1 import HttpSyntaxError, ResponseFramer
+from loadgen.http1 import MAX_HEAD_BYTES, HttpSyntaxError, ResponseFramer
 from loadgen.transport.base import End, Exchange, TransportConfig, TransportCounts
 from loadgen.transport.sockets import (
     ANCILLARY_BYTES,
@@ -25,9 +25,9 @@ from loadgen.transport.sockets import (
     READ_BYTES,
     STAMP,
     errno_name,
-    has_kernel_stamps,
     open_poller,
     open_socket,
+    start_stamping,
 )
 
 REST_NS = 2_000_000  # before reuse: a server that closes after each answer needs a moment to do so
@@ -131,8 +131,10 @@ class Connection:
         assert exchange is not None
         try:
             while self.unsent:
+                at_ns = now_ns()  # before the last part leaves: the answer may be here before send() returns
                 self.unsent = self.unsent[self.sock.send(self.unsent) :]
-            exchange.written_ns = now_ns()
+                if not self.unsent:
+                    exchange.written_ns = at_ns
         except BlockingIOError:
             self.watch(State.WRITING, POLL_IN | POLL_OUT)
             return
@@ -190,6 +192,8 @@ class Connection:
                 return
             head_end = head.find(BLANK_LINE)
             if head_end < 0:
+                if self.num_bytes > MAX_HEAD_BYTES:
+                    self.feed_framer(exchange)  # says what is wrong with it
                 return
             self.framing = _framing_of(head[: head_end + 2])
             if self.framing is Framing.CHUNKED and not _could_end(head, head_end):
@@ -207,7 +211,8 @@ class Connection:
             self.finish(End.MALFORMED, str(exc))
             return
         if is_complete:
-            self.is_persistent = self.framer.keep_alive and exchange.written_ns is not None
+            is_reusable = self.framer.keep_alive and exchange.written_ns is not None
+            self.is_persistent = is_reusable and self.transport.keeps_connections
             self.finish(End.COMPLETE, None)
 
     def on_eof(self, read_ns: int) -> None:
@@ -278,25 +283,28 @@ class RawTransport:
 
     def __init__(self, config: TransportConfig, on_end: OnEnd) -> None:
         self._config = config
-        self._on_end = on_end
-        self._poller = open_poller()
-        self._alarm = open_alarm()
-        self._alarm_at_ns = -1
-        if self._alarm is not None:
-            self._poller.register(self._alarm.fd, POLL_IN)
-        self._offset = RealtimeOffset()
-        self.counts = TransportCounts(has_kernel_stamps=has_kernel_stamps())
-        self._connections: dict[int, Connection] = {}
-        self._masks: dict[int, int] = {}
-        self._idle: list[Connection] = []
-        self._live: dict[int, Connection] = {}
-        self._num_ended = 0
         self._connect = self._plain
         if config.target.scheme == "https":
             from loadgen.transport.tls import TlsConnection, client_context
 
             context = client_context(config)
             self._connect = lambda sock: TlsConnection(self, sock, context, config.target.host)
+        self._on_end = on_end
+        self.keeps_connections = not config.fresh_connections
+        self._poller = open_poller()
+        self._alarm = open_alarm()
+        self._alarm_at_ns = -1
+        if self._alarm is not None:
+            self._poller.register(self._alarm.fd, POLL_IN)
+        self._offset = RealtimeOffset()
+        self.keeps_connections = not config.fresh_connections
+        self._stamping = start_stamping()
+        self.counts = TransportCounts(has_kernel_stamps=self._stamping is not None)
+        self._connections: dict[int, Connection] = {}
+        self._masks: dict[int, int] = {}
+        self._idle: list[Connection] = []
+        self._live: dict[int, Connection] = {}
+        self._num_ended = 0
         self._head = self._render_head()
 
     def __repr__(self) -> str:
@@ -315,7 +323,7 @@ class RawTransport:
             "User-Agent: bench",
             *(f"{name}: {value}" for name, value in self._config.headers),
         ]
-        if self._config.fresh_connections:
+        if not self.keeps_connections:
             lines.append("Connection: close")
         return "\r\n".join(lines).encode()
 
@@ -331,7 +339,7 @@ class RawTransport:
     def send(self, exchange: Exchange, payload: bytes) -> None:
         """Write on a rested connection, else open one; what goes wrong ends the exchange."""
         exchange.sent_ns = now_ns()
-        connection = None if self._config.fresh_connections else self._take_idle(exchange.sent_ns)
+        connection = self._take_idle(exchange.sent_ns) if self.keeps_connections else None
         if connection is not None:
             exchange.reused = True
             self._live[exchange.index] = connection
@@ -475,4 +483,6 @@ class RawTransport:
             connection.close()
         if self._alarm is not None:
             self._alarm.close()
+        if self._stamping is not None:
+            self._stamping.close()
         self._poller.close()

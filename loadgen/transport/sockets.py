@@ -13,6 +13,7 @@ import selectors
 import socket
 import struct
 import sys
+import time
 from dataclasses import dataclass, replace
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -24,6 +25,8 @@ STAMP = struct.Struct("qq")  # seconds and nanoseconds of CLOCK_REALTIME
 ANCILLARY_BYTES = 64
 READ_BYTES = 65_536  # under malloc's threshold for mmap: a larger buffer costs page faults at every read
 PROBE_TIMEOUT_S = 2.0
+STAMP_TRIES = 50
+STAMP_PAUSE_S = 0.002
 
 POLL_IN = 0x001  # as epoll numbers them, also for the portable poller
 POLL_OUT = 0x004
@@ -115,22 +118,39 @@ def open_socket(target: Target, *, wants_stamps: bool) -> socket.socket:
     return sock
 
 
-def has_kernel_stamps() -> bool:
-    """Whether this kernel stamps what a TCP socket receives: asked, then seen on a loopback pair."""
+def start_stamping() -> socket.socket | None:
+    """Have the kernel stamp what it receives while the socket returned is open; None where it cannot.
+
+    The kernel starts stamping some moments after the first socket asks and stops with the last, so that one
+    must always be there: it is waited for until a TCP socket has been seen to get a stamp.
+    """
     if sys.platform != "linux":
-        return False
+        return None
+    keeper = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
-        with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as client:
-            client.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-            client.settimeout(PROBE_TIMEOUT_S)
-            client.connect(server.getsockname())
-            peer, _ = server.accept()
-            with peer:
+        keeper.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        if _sees_stamp():
+            return keeper
+    except OSError:
+        pass
+    keeper.close()
+    return None
+
+
+def _sees_stamp() -> bool:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        client.settimeout(PROBE_TIMEOUT_S)
+        client.connect(server.getsockname())
+        peer, _ = server.accept()
+        with peer:
+            for _ in range(STAMP_TRIES):
                 peer.send(b"x")
                 _, ancillary, _, _ = client.recvmsg(1, ANCILLARY_BYTES)
-    except OSError:
-        return False
-    return bool(ancillary) and ancillary[0][:2] == (socket.SOL_SOCKET, SO_TIMESTAMPNS)
+                if ancillary and ancillary[0][:2] == (socket.SOL_SOCKET, SO_TIMESTAMPNS):
+                    return True
+                time.sleep(STAMP_PAUSE_S)
+    return False
 
 
 def errno_name(error: OSError) -> str:

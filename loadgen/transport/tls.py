@@ -78,8 +78,9 @@ class TlsConnection(Connection):
         if self.unsent:
             self.tls.write(self.unsent)
             self.unsent = self.unsent[:0]
-        if self.push() and self.exchange is not None and self.exchange.written_ns is None:
-            self.exchange.written_ns = now_ns()
+        at_ns = now_ns()  # as in the plain case: before the last part leaves
+        if self.push() and self.exchange is not None:
+            self.exchange.written_ns = at_ns
 
     def push(self) -> bool:
         """Send ciphertext; say whether all of it has left. Asks to be called again where it has not."""

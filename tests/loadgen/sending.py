@@ -25,9 +25,8 @@ class Sender:
         given: dict[str, object] = {"url": url, "target": resolve_target(url), "path": "/v1/completions"}
         config = TransportConfig(**(given | changes))  # type: ignore[arg-type]
         self.finished: list[Exchange] = []
-        self.transport: Transport = {"raw": RawTransport, "httpx": HttpxTransport}[name](
-            config, self.finished.append
-        )
+        make = RawTransport if name == "raw" else HttpxTransport
+        self.transport: Transport = make(config, self.finished.append)
         self._num_sent = 0
 
     def send(self, body: bytes = BODY) -> Exchange:
