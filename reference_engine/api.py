@@ -96,7 +96,8 @@ def parse_completion(data: bytes, config: EngineConfig, model_name: str) -> Subm
     """Parse a /v1/completions body; raises ApiError."""
     body = _decode(data, CompletionBody, model_name)
     prompt = _prompt_ids(body.prompt, config)
-    return _check(body, prompt, body.max_tokens or DEFAULT_COMPLETION_TOKENS, config, is_chat=False)
+    max_tokens = DEFAULT_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
+    return _check(body, prompt, max_tokens, config, is_chat=False)
 
 
 def parse_chat(data: bytes, config: EngineConfig, model_name: str) -> Submission:
@@ -106,7 +107,8 @@ def parse_chat(data: bytes, config: EngineConfig, model_name: str) -> Submission
         raise ApiError(400, "messages must hold at least one message")
     turns = [(message.role, _content_text(message)) for message in body.messages]
     prompt = [tokenizer.BOS_ID] * config.is_bos_enabled + tokenizer.encode_chat(turns)
-    max_tokens = body.max_completion_tokens or body.max_tokens or max(1, config.max_model_len - len(prompt))
+    asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    max_tokens = max(1, config.max_model_len - len(prompt)) if asked is None else asked
     return _check(body, prompt, max_tokens, config, is_chat=True)
 
 
@@ -163,8 +165,8 @@ def _check(
     _check_sampling(body)
     if not prompt:
         raise ApiError(400, "the prompt is empty")
-    if body.max_tokens is not None and body.max_tokens < 1:
-        raise ApiError(400, f"max_tokens must be at least 1, not {body.max_tokens}")
+    if max_tokens < 1:
+        raise ApiError(400, f"max_tokens must be at least 1, not {max_tokens}")
     if not 0 <= body.min_tokens <= max_tokens:
         raise ApiError(400, f"min_tokens must be between 0 and max_tokens, not {body.min_tokens}")
     if len(prompt) + max_tokens > config.max_model_len:

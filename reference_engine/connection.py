@@ -55,6 +55,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
         self._incoming = HttpRequest()
+        self._url = b""
         self._queue: deque[HttpRequest] = deque()
         self._current: HttpRequest | None = None
         self._is_dispatching = False
@@ -87,16 +88,18 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._incoming = HttpRequest()
+        self._url = b""
 
     def on_url(self, url: bytes) -> None:
-        parsed = httptools.parse_url(url)
-        self._incoming.path = parsed.path.decode("latin-1")
-        self._incoming.query = (parsed.query or b"").decode("latin-1")
+        self._url += url  # comes in pieces where a read cuts it
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._incoming.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
+        url = httptools.parse_url(self._url)
+        self._incoming.path = url.path.decode("latin-1")
+        self._incoming.query = (url.query or b"").decode("latin-1")
         self._incoming.method = self._parser.get_method().decode("ascii")
         self._incoming.keep_alive = self._parser.should_keep_alive()
         if self._incoming.headers.get("expect", "").lower() == "100-continue" and self._transport:

@@ -1,0 +1,81 @@
+"""What the engine tests share: a stub executor, sequences, and runs to the end with invariants asserted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import count
+
+from reference_engine.config import EngineConfig
+from reference_engine.engine import Engine
+from reference_engine.policies import make_policy
+from reference_engine.scheduler import Scheduled, Scheduler
+from reference_engine.sequence import Sequence
+
+
+class VirtualClock:
+    """Nanoseconds that pass only when told to."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+def stub_token(tokens: list[int]) -> int:
+    """Return the next token of the stub model: a function of all tokens before it, between 1 and 512."""
+    return 1 + sum((i + 1) * token for i, token in enumerate(tokens)) % 512
+
+
+class StubExecutor:
+    """A model without arithmetic; each step takes base + per_token of virtual time."""
+
+    def __init__(self, clock: VirtualClock, base_ns: int = 1_000_000, per_token_ns: int = 10_000) -> None:
+        self._clock = clock
+        self._base_ns = base_ns
+        self._per_token_ns = per_token_ns
+
+    def execute(self, scheduled: list[Scheduled]) -> list[int]:
+        num_tokens = sum(entry.num_tokens for entry in scheduled)
+        self._clock.now_ns += self._base_ns + self._per_token_ns * num_tokens
+        return [stub_token(sequence.tokens) if sequence.num_missing == n else -1 for sequence, n in scheduled]
+
+
+def stub_engine(config: EngineConfig) -> Engine:
+    clock = VirtualClock()
+    return Engine(config, Scheduler(config, make_policy(config)), StubExecutor(clock), clock)
+
+
+_handles = count()
+
+
+def make_sequence(
+    prompt: Iterable[int], max_tokens: int, *, arrived_ns: int = 0, priority: int = 0, user: str = ""
+) -> Sequence:
+    tokens, handle = list(prompt), next(_handles)
+    return Sequence(
+        handle=handle,
+        request_id=f"r-{handle}",
+        tokens=tokens,
+        num_prompt=len(tokens),
+        max_tokens=max_tokens,
+        arrived_ns=arrived_ns,
+        priority=priority,
+        user=user,
+    )
+
+
+def answer_of(sequence: Sequence) -> list[int]:
+    return sequence.tokens[sequence.num_prompt :]
+
+
+def run_to_end(engine: Engine, sequences: Iterable[Sequence] = (), max_steps: int = 100_000) -> int:
+    """Add the sequences, step until nothing is left, and return the number of steps."""
+    for sequence in sequences:
+        engine.add(sequence)
+    num_steps = 0
+    while engine.has_work:
+        engine.step()
+        num_steps += 1
+        assert num_steps < max_steps, "the engine does not come to an end"
+    return num_steps

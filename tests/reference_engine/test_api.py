@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from reference_engine import tokenizer
+from reference_engine.answers import Answer
+from reference_engine.api import ApiError, parse_chat, parse_completion
+from reference_engine.config import EngineConfig
+from reference_engine.sequence import FinishReason
+
+CONFIG = EngineConfig(max_model_len=64)
+
+
+def completion(**fields: Any) -> bytes:
+    return json.dumps({"prompt": "able about", **fields}).encode()
+
+
+def test_prompts_may_be_text_or_ids() -> None:
+    ids = tokenizer.encode("able about")
+    for prompt in ("able about", ["able about"]):
+        submission = parse_completion(completion(prompt=prompt), CONFIG, "m")
+        assert submission.prompt == [tokenizer.BOS_ID, *ids]
+        assert submission.max_tokens == 16
+    for prompt in (ids, [ids]):
+        assert parse_completion(completion(prompt=prompt), CONFIG, "m").prompt == ids
+
+
+def test_chat_turns_become_one_prompt() -> None:
+    parts = [{"type": "text", "text": "able"}, {"type": "text", "text": " about"}]
+    for content in ("able about", parts):
+        body = {"messages": [{"role": "user", "content": content}], "max_completion_tokens": 9}
+        submission = parse_chat(json.dumps(body).encode(), CONFIG, "m")
+        expected = [tokenizer.BOS_ID, *tokenizer.encode_chat([("user", "able about")])]
+        assert submission.prompt == expected
+        assert submission.max_tokens == 9
+
+
+def test_chat_without_a_limit_runs_to_the_end_of_the_context() -> None:
+    body = {"messages": [{"role": "user", "content": "able"}]}
+    submission = parse_chat(json.dumps(body).encode(), CONFIG, "m")
+    assert len(submission.prompt) + submission.max_tokens == CONFIG.max_model_len
+
+
+def test_fields_that_no_server_agrees_on_are_let_through() -> None:
+    parse_completion(completion(frequency_penalty=0, whatever={"a": 1}), CONFIG, "m")
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "words"),
+    [
+        ({"prompt": 5}, 400, "prompt"),
+        ({"prompt": ""}, 200, ""),  # BOS alone is a prompt
+        ({"prompt": []}, 400, "empty"),
+        ({"prompt": ["able", "about"]}, 400, "one prompt"),
+        ({"prompt": [1, "a"]}, 400, "integers only"),
+        ({"prompt": [99_999]}, 400, "outside of the vocabulary"),
+        ({"prompt": [-1]}, 400, "outside of the vocabulary"),
+        ({"max_tokens": "many"}, 400, r"\$.max_tokens"),
+        ({"max_tokens": 0}, 400, "max_tokens must be at least 1"),
+        ({"max_tokens": -3}, 400, "max_tokens must be at least 1"),
+        ({"max_tokens": 62}, 400, "context is 64 tokens"),
+        ({"max_tokens": 61}, 200, ""),
+        ({"min_tokens": 20}, 400, "min_tokens"),
+        ({"model": "other"}, 404, "'other' does not exist; this server has 'm'"),
+        ({"model": "m"}, 200, ""),
+        ({"n": 2}, 400, "n must be 1"),
+        ({"best_of": 3}, 400, "best_of must be 1"),
+        ({"logprobs": 5}, 400, "logprobs is not supported"),
+        ({"echo": True}, 400, "echo is not supported"),
+        ({"temperature": -1}, 400, "temperature"),
+        ({"temperature": 0.5, "top_p": 0.9, "top_k": 40, "seed": 7}, 200, ""),
+        ({"top_p": 0}, 400, "top_p"),
+        ({"top_k": -2}, 400, "top_k"),
+    ],
+)
+def test_wrong_fields_are_named(fields: dict[str, Any], status: int, words: str) -> None:
+    if status == 200:
+        parse_completion(completion(**fields), CONFIG, "m")
+        return
+    with pytest.raises(ApiError, match=words) as caught:
+        parse_completion(completion(**fields), CONFIG, "m")
+    assert caught.value.status == status
+    assert json.loads(caught.value.body())["error"]["message"] == str(caught.value)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"prompt": "a"', b"\xff"])
+def test_what_is_not_a_json_object_is_refused(data: bytes) -> None:
+    with pytest.raises(ApiError) as caught:
+        parse_completion(data, CONFIG, "m")
+    assert caught.value.status == 400
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        ([], "at least one"),
+        ([{"role": "user"}], "content"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "image_url"),
+    ],
+)
+def test_wrong_messages_are_named(messages: list[Any], words: str) -> None:
+    with pytest.raises(ApiError, match=words):
+        parse_chat(json.dumps({"messages": messages}).encode(), CONFIG, "m")
+
+
+def events(data: bytes) -> list[dict[str, Any]]:
+    lines = [line.removeprefix("data: ") for line in data.decode().split("\n\n") if line]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]
+
+
+@pytest.mark.parametrize("has_usage", [True, False])
+def test_a_completion_stream_is_one_event_a_token(has_usage: bool) -> None:
+    data = completion(stream=True, stream_options={"include_usage": has_usage})
+    submission = parse_completion(data, CONFIG, "m")
+    answer = Answer(request_id="r", submission=submission, model="m", created_s=1)
+    stream = b""
+    for token_id, reason in ((1, None), (2, FinishReason.LENGTH)):
+        answer.token_ids.append(token_id)
+        stream += answer.token_event(token_id, reason)
+    got = events(stream + answer.closing_events())
+    assert [e["choices"][0]["text"] for e in got[:2]] == [" abilities", " ability"]
+    assert [e["choices"][0]["finish_reason"] for e in got[:2]] == [None, "length"]
+    assert {e["id"] for e in got} == {"cmpl-r"}
+    assert len(got) == (3 if has_usage else 2)
+    if has_usage:
+        assert got[2]["choices"] == []
+        assert got[2]["usage"] == {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+
+
+def test_a_chat_stream_begins_with_who_speaks() -> None:
+    data = json.dumps({"messages": [{"role": "user", "content": "able"}], "max_tokens": 2}).encode()
+    answer = Answer(request_id="r", submission=parse_chat(data, CONFIG, "m"), model="m", created_s=1)
+    answer.token_ids.append(1)
+    got = events(answer.token_event(1, FinishReason.LENGTH) + answer.closing_events())
+    assert [e["choices"][0]["delta"] for e in got] == [
+        {"role": "assistant", "content": ""},
+        {"content": " abilities"},
+    ]
+    body = json.loads(answer.body(FinishReason.LENGTH))
+    assert body["choices"][0]["message"] == {"role": "assistant", "content": " abilities"}
+    assert body["object"] == "chat.completion"
+
+
+def test_chat_limits_are_checked_too() -> None:
+    body = {"messages": [{"role": "user", "content": "able"}], "max_completion_tokens": -1}
+    with pytest.raises(ApiError, match="at least 1"):
+        parse_chat(json.dumps(body).encode(), CONFIG, "m")

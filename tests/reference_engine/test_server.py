@@ -1,0 +1,268 @@
+"""The real server process over loopback HTTP."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from reference_engine.tokenizer import WORDS
+from tests.reference_engine.process import RunningServer, running_server
+
+pytestmark = pytest.mark.engine
+
+TEN_WORDS = " ".join(WORDS[:10])
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    with running_server() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=20) as client:
+        yield client
+
+
+def stream_events(client: httpx.Client, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    with client.stream("POST", path, json={**body, "stream": True}) as response:
+        assert response.status_code == 200
+        assert response.headers["content-type"].startswith("text/event-stream")
+        events = [line.removeprefix("data: ") for line in response.iter_lines() if line]
+    assert events[-1] == "[DONE]"
+    return [json.loads(event) for event in events[:-1]]
+
+
+def fetch_table(client: httpx.Client, path: str) -> pd.DataFrame:
+    response = client.get(path)
+    assert response.status_code == 200
+    return pq.read_table(io.BytesIO(response.content)).to_pandas()
+
+
+def post_bytes(body: dict[str, Any], request_id: str = "raw") -> bytes:
+    data = json.dumps(body).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nx-request-id: {request_id}\r\n"
+    return f"{head}content-length: {len(data)}\r\n\r\n".encode() + data
+
+
+def test_ready_line_models_and_health(server: RunningServer, client: httpx.Client) -> None:
+    assert server.about["model"] == "nano"
+    assert server.about["pid"] == server.process.pid
+    assert client.get("/health").status_code == 200
+    (model,) = client.get("/v1/models").json()["data"]
+    assert model["id"] == "nano"
+    assert model["max_model_len"] == 2048
+
+
+def test_stream_and_body_say_the_same_with_exact_counts(client: httpx.Client) -> None:
+    body = {"model": "nano", "prompt": TEN_WORDS, "max_tokens": 12, "ignore_eos": True}
+    whole = client.post("/v1/completions", json=body).json()
+    events = stream_events(client, "/v1/completions", {**body, "stream_options": {"include_usage": True}})
+    texts = [event["choices"][0]["text"] for event in events[:-1]]
+    assert len(texts) == 12
+    assert all(texts)
+    assert "".join(texts) == whole["choices"][0]["text"]
+    assert events[-2]["choices"][0]["finish_reason"] == whole["choices"][0]["finish_reason"] == "length"
+    assert events[-1]["usage"] == whole["usage"]
+    assert whole["usage"] == {"prompt_tokens": 11, "completion_tokens": 12, "total_tokens": 23}
+
+
+def test_chat_streams_and_answers_whole(client: httpx.Client) -> None:
+    body = {"messages": [{"role": "user", "content": TEN_WORDS}], "max_tokens": 5}
+    whole = client.post("/v1/chat/completions", json=body).json()
+    events = stream_events(client, "/v1/chat/completions", body)
+    deltas = [event["choices"][0]["delta"] for event in events]
+    assert deltas[0] == {"role": "assistant", "content": ""}
+    text = "".join(delta["content"] for delta in deltas)
+    assert text == whole["choices"][0]["message"]["content"]
+    assert whole["usage"]["completion_tokens"] == 5
+
+
+def test_sampling_repeats_with_its_seed(client: httpx.Client) -> None:
+    def answer(**fields: Any) -> str:
+        body = {"prompt": TEN_WORDS, "max_tokens": 8, **fields}
+        text: str = client.post("/v1/completions", json=body).json()["choices"][0]["text"]
+        return text
+
+    assert answer(temperature=1, seed=5) == answer(temperature=1, seed=5)
+    assert answer(temperature=1) != answer(temperature=1)
+    assert answer() == answer(temperature=0, seed=9)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content", "status", "words"),
+    [
+        ("POST", "/v1/completions", b"{", 400, "not valid JSON"),
+        ("POST", "/v1/completions", b'{"prompt": 1}', 400, "wrong request"),
+        ("POST", "/v1/completions", b'{"prompt": "a", "model": "gpt"}', 404, "does not exist"),
+        ("POST", "/v1/completions", b'{"prompt": "able", "max_tokens": 4000}', 400, "context is 2048"),
+        ("POST", "/v1/chat/completions", b'{"messages": []}', 400, "at least one message"),
+        ("GET", "/v1/completions", b"", 405, "not allowed"),
+        ("GET", "/nothing", b"", 404, "nothing at /nothing"),
+    ],
+)
+def test_errors_are_openai_shaped(
+    client: httpx.Client, method: str, path: str, content: bytes, status: int, words: str
+) -> None:
+    response = client.request(method, path, content=content)
+    assert response.status_code == status
+    error = response.json()["error"]
+    assert words in error["message"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert client.get("/health").status_code == 200
+
+
+def test_what_is_not_http_is_refused(server: RunningServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as sock:
+        sock.sendall(b"hello\r\n\r\n")
+        assert sock.recv(1000).startswith(b"HTTP/1.1 400 ")
+        assert sock.recv(1000) == b""
+
+
+def test_requests_sent_ahead_are_answered_in_order(server: RunningServer) -> None:
+    requests = [post_bytes({"prompt": TEN_WORDS, "max_tokens": n}, f"ahead-{n}") for n in (9, 1, 5)]
+    with socket.create_connection(("127.0.0.1", server.port)) as sock:
+        sock.sendall(b"".join(requests) + b"GET /health HTTP/1.0\r\n\r\n")
+        received = b"".join(iter(lambda: sock.recv(65536), b""))
+    order = [received.index(f"x-request-id: ahead-{n}".encode()) for n in (9, 1, 5)]
+    assert order == sorted(order)
+    assert received.endswith(b'{"status":"ok"}')
+
+
+def test_a_client_that_goes_away_frees_its_blocks_within_a_step(
+    server: RunningServer, client: httpx.Client
+) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as sock:
+        sock.sendall(post_bytes({"prompt": TEN_WORDS, "max_tokens": 2000, "stream": True}, "gone"))
+        assert sock.recv(1000).startswith(b"HTTP/1.1 200 OK")
+    deadline = time.monotonic() + 10
+    while True:
+        requests = fetch_table(client, "/requests")
+        row = requests[requests.server_request_id == "gone"]
+        if len(row):
+            break
+        assert time.monotonic() < deadline
+    assert row.finish_reason.item() == "cancelled"
+    assert row.output_tokens.item() < 2000
+    steps = fetch_table(client, "/steps")
+    assert (steps.start_ns <= row.finished_ns.item()).all()  # it was alone: no step came after
+    client.post("/v1/completions", json={"prompt": "able", "max_tokens": 1})
+    assert fetch_table(client, "/steps").kv_used.iloc[-1] == 0
+
+
+def test_a_reader_that_sleeps_does_not_hold_up_others(server: RunningServer, client: httpx.Client) -> None:
+    body = {"prompt": TEN_WORDS, "max_tokens": 1500, "stream": True}
+    with socket.socket() as sleeper:
+        sleeper.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sleeper.connect(("127.0.0.1", server.port))
+        sleeper.sendall(post_bytes(body, "sleeper"))
+        answer = client.post("/v1/completions", json={"prompt": TEN_WORDS, "max_tokens": 200})
+        assert answer.json()["usage"]["completion_tokens"] == 200
+        received = b""
+        while b"[DONE]" not in received:
+            received += sleeper.recv(65536)
+    assert received.count(b'"text"') == 1500
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_writes_the_logs_and_leaves_with_0(tmp_path: Path, number: signal.Signals) -> None:
+    with running_server("--log-dir", str(tmp_path)) as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as sock:
+            sock.sendall(post_bytes({"prompt": TEN_WORDS, "max_tokens": 300, "stream": True}, "last"))
+            received = sock.recv(1000)
+            server.process.send_signal(number)
+            while data := sock.recv(65536):
+                received += data
+                if b"[DONE]" in received:
+                    break
+        assert received.count(b'"text"') == 300
+        assert server.process.wait(timeout=20) == 0
+        with pytest.raises(ProcessLookupError):
+            os.kill(server.about["engine_pid"], 0)
+    (request,) = pq.read_table(tmp_path / "engine_requests.parquet").to_pylist()
+    assert request["server_request_id"] == "last"
+    assert request["output_tokens"] == 300
+    assert len(pd.read_parquet(tmp_path / "engine_steps.parquet")) == 300
+
+
+def test_the_server_dies_with_whoever_started_it(tmp_path: Path) -> None:
+    starter = (
+        "import sys, time\n"
+        "from tests.reference_engine.process import running_server\n"
+        f"with running_server('--log-dir', {str(tmp_path)!r}) as server:\n"
+        "    print(server.about['pid'], server.about['engine_pid'], flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", starter], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        process.kill()
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() and not is_zombie(pid) for pid in pids):
+        assert time.monotonic() < deadline, "a process was left behind"
+        time.sleep(0.05)
+    assert (tmp_path / "engine_steps.parquet").exists()
+
+
+def is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_health_is_503_until_the_engine_is_ready() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "reference_engine.server", "--model", "nano", "--port", str(port)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        statuses = []
+        deadline = time.monotonic() + 30
+        while 200 not in statuses and time.monotonic() < deadline:
+            try:
+                statuses.append(httpx.get(f"http://127.0.0.1:{port}/health").status_code)
+            except httpx.ConnectError:
+                time.sleep(0.02)
+        process.terminate()
+        assert process.wait(timeout=20) == 0
+    assert statuses[0] == 503
+    assert statuses[-1] == 200
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--model", "huge"], "unknown model shape 'huge'; known shapes: nano, tiny"),
+        (["--policy", "magic"], "unknown policy 'magic'; known policies: vllm-v1"),
+        (["--kv-tokens", "3"], "kv_tokens 3 holds no block"),
+        (["--max-batch", "0"], "max_batch must be at least 1"),
+        (["--host", "192.0.2.1"], "Cannot assign"),
+    ],
+)
+def test_bad_arguments_are_one_line_and_exit_2(args: list[str], words: str) -> None:
+    command = [sys.executable, "-m", "reference_engine.server", "--port", "0", *args]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert result.returncode == 2
+    assert words in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_the_http_process_imports_no_torch() -> None:
+    code = "import sys, reference_engine.server as s; print('torch' in sys.modules, 'pyarrow' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["False", "False"]
