@@ -68,13 +68,14 @@ _State = Literal["head", "length", "chunk size", "chunk data", "chunk end", "tra
 class ResponseFramer:
     """Follow one response through its bytes, fed in pieces of any size.
 
-    body: where given, receives the body's pieces in order.
+    body: where given, receives the body's pieces in order, each with the index given to `feed`.
     """
 
-    def __init__(self, body: list[bytes] | None = None) -> None:
+    def __init__(self, body: list[tuple[bytes, int]] | None = None) -> None:
         self.head: Head | None = None
         self.has_excess = False
         self._body = body
+        self._index = 0
         self._state: _State = "head"
         self._rest = b""  # bytes of a line or head that is not whole yet
         self._left = 0
@@ -103,8 +104,9 @@ class ResponseFramer:
             return "keep-alive" in tokens
         return "close" not in tokens
 
-    def feed(self, data: bytes) -> bool:
+    def feed(self, data: bytes, index: int = 0) -> bool:
         """Take the next bytes; return whether the response is complete. Raises HttpSyntaxError."""
+        self._index = index
         buffer = self._rest + data if self._rest else data
         position = 0
         while position < len(buffer):
@@ -132,13 +134,13 @@ class ResponseFramer:
         if state == "trailers":
             return self._take_trailer(buffer, position)
         if self._body is not None:
-            self._body.append(buffer[position:])
+            self._body.append((buffer[position:], self._index))
         return len(buffer)
 
     def _take_body(self, buffer: bytes, position: int) -> int:
         end = min(position + self._left, len(buffer))
         if self._body is not None:
-            self._body.append(buffer[position:end])
+            self._body.append((buffer[position:end], self._index))
         self._left -= end - position
         if self._left == 0:
             self._state = "done" if self._state == "length" else "chunk end"
@@ -155,7 +157,7 @@ class ResponseFramer:
         end = start + size
         if size and buffer.startswith(b"\r\n", end):  # the usual case: the whole chunk is here
             if self._body is not None:
-                self._body.append(buffer[start:end])
+                self._body.append((buffer[start:end], self._index))
             return end + 2
         self._left = size
         self._state = "chunk data" if size else "trailers"
@@ -253,9 +255,8 @@ def parse_response(chunks: Sequence[bytes]) -> Response:
     Raises IncompleteHeadError where they end within the head, HttpSyntaxError where the head is wrong;
     framing that breaks later is told in `syntax_error`.
     """
-    pieces: list[bytes] = []
-    framer = ResponseFramer(pieces)
     body: list[tuple[bytes, int]] = []
+    framer = ResponseFramer(body)
     head_chunk = 0
     syntax_error = None
     is_complete = False
@@ -263,13 +264,11 @@ def parse_response(chunks: Sequence[bytes]) -> Response:
         if framer.head is None:
             head_chunk = index
         try:
-            is_complete = framer.feed(chunk)
+            is_complete = framer.feed(chunk, index)
         except HttpSyntaxError as exc:
             if framer.head is None:
                 raise
             syntax_error = str(exc)
-        body += [(piece, index) for piece in pieces]
-        pieces.clear()
         if is_complete or syntax_error is not None:
             break
     if framer.head is None:

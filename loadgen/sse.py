@@ -23,9 +23,13 @@ class SseEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class SseParser:
-    """Incremental parser; feed it pieces of any size."""
+    """Incremental parser; feed it pieces of any size.
+
+    ends_with_event: whether the last bytes taken were those of an event's end.
+    """
 
     def __init__(self) -> None:
+        self.ends_with_event = False
         self.last_id: str | None = None
         self.retry_ms: int | None = None
         self._line: list[bytes] = []  # pieces of a line that has not ended; a list, as a line has no limit
@@ -33,13 +37,7 @@ class SseParser:
         self._event: str | None = None
         self._is_at_start = True
         self._is_after_cr = False
-        self._is_behind_event = False
         self._is_between_events = True
-
-    @property
-    def ends_with_event(self) -> bool:
-        """Whether the last bytes taken were those of an event's end."""
-        return self._is_behind_event and not self._data and not self._line
 
     @property
     def pending(self) -> bytes:
@@ -56,7 +54,7 @@ class SseParser:
             and b"\r" not in data
         ):
             self._is_at_start = False
-            self._is_behind_event = True
+            self.ends_with_event = True
             return [SseEvent(data[6:-2], None, self.last_id)]
         if self._is_after_cr and data:
             self._is_after_cr = False
@@ -65,7 +63,7 @@ class SseParser:
             return []
         if b"\n" not in data and b"\r" not in data:
             self._line.append(data)
-            self._is_between_events = False
+            self._is_between_events = self.ends_with_event = False
             return []
         if self._line:
             self._line.append(data)
@@ -73,6 +71,7 @@ class SseParser:
             self._line = []
         events = self._parse_lines(data)
         self._is_between_events = not (self._line or self._data or self._event or self._is_after_cr)
+        self.ends_with_event = self.ends_with_event and not self._line and not self._data
         return events
 
     def _parse_lines(self, data: bytes) -> list[SseEvent]:
@@ -96,12 +95,12 @@ class SseParser:
                     content = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
                     events.append(SseEvent(content, self._event, self.last_id))
                     self._data = []
-                    self._is_behind_event = True
+                    self.ends_with_event = True
                 self._event = None
         return events
 
     def _take_field(self, line: bytes) -> None:
-        self._is_behind_event = False
+        self.ends_with_event = False
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
@@ -126,9 +125,8 @@ def parse_events(pieces: Iterable[tuple[bytes, int]]) -> tuple[list[tuple[SseEve
         if events and events[-1][1] == index and events[-1][2]:
             events[-1] = (events[-1][0], index, False)
         found = parser.feed(piece)
-        if not found:
-            continue
-        is_last = parser.ends_with_event
-        events += [(event, index, False) for event in found[:-1]]
-        events.append((found[-1], index, is_last))
+        if len(found) > 1:
+            events += [(event, index, False) for event in found[:-1]]
+        if found:
+            events.append((found[-1], index, parser.ends_with_event))
     return events, parser.pending
