@@ -11,16 +11,20 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from loadgen.endpoints.base import ChunkFacts, Endpoint, EndpointDataError, Usage
+from loadgen.endpoints.base import ChunkFacts, Endpoint, EndpointDataError, Framing, Usage
 from loadgen.endpoints.errors import error_text
 from loadgen.http1 import HttpSyntaxError, IncompleteHeadError, Response, parse_response
+from loadgen.json_lines import parse_lines
 from loadgen.records import MAX_ERROR_CHARS, Outcome, RequestRecord
 from loadgen.sse import SseEvent, parse_events
 from loadgen.token_events import TokenCount, count_tokens
 from loadgen.transport.base import End, Exchange
 
-_DATA_LINE = re.compile(rb"(?:^|[\r\n])data:[ ]?([^\r\n]+)(?=[\r\n])")
-_EVENT_END = re.compile(rb"\n\r?\n|\r\r")
+_EVENT_LINE = {
+    Framing.EVENTS: re.compile(rb"(?:^|[\r\n])data:[ ]?([^\r\n]+)(?=[\r\n])"),
+    Framing.LINES: re.compile(rb"(?:^|[\r\n])(\{[^\r\n]+\})(?=[\r\n])"),
+}
+_EVENT_END = {Framing.EVENTS: re.compile(rb"\n\r?\n|\r\r"), Framing.LINES: re.compile(rb"\n")}
 _FAILED_FINISH = ("abort", "error")
 _NO_TOKENS = TokenCount(events=[], tokens=[], total=None, source="unknown")
 
@@ -72,7 +76,7 @@ class _Answer:
     malformed: str | None = None
 
     def take(self, facts: ChunkFacts) -> None:
-        self.usage = facts.usage or self.usage
+        self.usage = self.usage.updated(facts.usage) if self.usage else facts.usage
         self.finish_reason = facts.finish_reason or self.finish_reason
         self.error = facts.error or self.error
         self.is_done = facts.is_done
@@ -121,7 +125,8 @@ def has_token_since(chunks: Sequence[bytes], start_index: int, endpoint: Endpoin
     Looks at bytes as read, framing included and perhaps cut. Comments are no tokens. A data line that cannot
     be read (framing inside it) counts as one: that delays a timeout, where the opposite kills a live stream.
     """
-    for match in _DATA_LINE.finditer(_from_event_start(chunks, start_index)):
+    tail = _from_event_start(chunks, start_index, _EVENT_END[endpoint.framing])
+    for match in _EVENT_LINE[endpoint.framing].finditer(tail):
         try:
             facts = endpoint.interpret(match[1])
         except EndpointDataError:
@@ -131,11 +136,11 @@ def has_token_since(chunks: Sequence[bytes], start_index: int, endpoint: Endpoin
     return False
 
 
-def _from_event_start(chunks: Sequence[bytes], start_index: int) -> bytes:
+def _from_event_start(chunks: Sequence[bytes], start_index: int, event_end: re.Pattern[bytes]) -> bytes:
     """Join the chunks from `start_index`, and before them the beginning of an event cut there."""
     tail: list[bytes] = []
     for chunk in reversed(chunks[:start_index]):
-        ends = [match.end() for match in _EVENT_END.finditer(chunk)]
+        ends = [match.end() for match in event_end.finditer(chunk)]
         tail.append(chunk[ends[-1] :] if ends else chunk)
         if ends:
             break
@@ -159,7 +164,7 @@ def _read(exchange: Exchange, endpoint: Endpoint) -> _Answer:
             f"content-encoding {response.headers['content-encoding']!r}, which was not asked for"
         )
         return answer
-    if _is_json(response.body):
+    if endpoint.framing is Framing.EVENTS and _is_json(response.body):
         _read_body(response, endpoint, answer)
     else:
         _read_events(response, endpoint, answer)
@@ -206,7 +211,8 @@ def _read_body(response: Response, endpoint: Endpoint, answer: _Answer) -> None:
 
 
 def _read_events(response: Response, endpoint: Endpoint, answer: _Answer) -> None:
-    events, answer.pending = parse_events(response.body)
+    is_lines = endpoint.framing is Framing.LINES
+    events, answer.pending = (parse_lines if is_lines else parse_events)(response.body)
     for event, chunk, is_last in events:
         try:
             facts = _facts(event, endpoint)
@@ -315,6 +321,9 @@ def _stamp(
         record.chunk_ns = [stamps[answer.chunks[i]] - epoch_ns for i in count.events]
         record.chunk_lower_ns = [_lower_ns(exchange, answer, i) - epoch_ns for i in count.events]
         record.first_token_ns, record.last_token_ns = record.chunk_ns[0], record.chunk_ns[-1]
+        answered = (i for i in count.events if not answer.facts[i].is_reasoning)
+        first = next(answered, None)
+        record.first_answer_ns = None if first is None else stamps[answer.chunks[first]] - epoch_ns
     elif answer.body_end_chunk is not None and answer.finish_reason:
         record.last_token_ns = stamps[answer.body_end_chunk] - epoch_ns
 

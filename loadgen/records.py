@@ -38,7 +38,8 @@ class RequestRecord:
     """One scheduled request, from plan to last byte. DESIGN section 3 defines each field.
 
     chunk_ns: the stamp of each token-bearing event; chunk_lower_ns: the earliest it can have been (equal
-    where the stamp is exact); chunk_tokens: tokens in it, None where unknown.
+    where the stamp is exact); chunk_tokens: tokens in it, None where unknown. first_answer_ns: the first
+    token that is not reasoning; equal to first_token_ns where a server tells no reasoning apart.
     """
 
     index: int
@@ -52,6 +53,7 @@ class RequestRecord:
     headers_ns: int | None = None
     first_event_ns: int | None = None
     first_token_ns: int | None = None
+    first_answer_ns: int | None = None
     last_token_ns: int | None = None
     done_ns: int | None = None
     prompt_tokens_planned: int
@@ -109,6 +111,7 @@ def arrow_schema() -> pa.Schema:
         "headers_ns": i64,
         "first_event_ns": i64,
         "first_token_ns": i64,
+        "first_answer_ns": i64,
         "last_token_ns": i64,
         "done_ns": i64,
         "prompt_tokens_planned": i32,

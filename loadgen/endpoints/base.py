@@ -16,6 +16,13 @@ class EndpointDataError(ValueError):
     """An event or body that is not what the API promises; the message quotes it."""
 
 
+class Framing(StrEnum):
+    """How a streamed answer is cut into events."""
+
+    EVENTS = "events"  # server-sent events
+    LINES = "lines"  # a JSON document a line
+
+
 class TokenEvents(StrEnum):
     """Which events of a server are one token each; found in preflight, or from a stream's own usage."""
 
@@ -31,6 +38,16 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     completion_tokens: int | None = None
     cached_tokens: int | None = None
 
+    def updated(self, later: Usage | None) -> Usage:
+        """These counts, overridden by those stated later; an API may state them in two events."""
+        if later is None:
+            return self
+        return Usage(
+            self.prompt_tokens if later.prompt_tokens is None else later.prompt_tokens,
+            self.completion_tokens if later.completion_tokens is None else later.completion_tokens,
+            self.cached_tokens if later.cached_tokens is None else later.cached_tokens,
+        )
+
 
 class ChunkFacts(msgspec.Struct, frozen=True, gc=False):
     """What one event, or a whole body, contains.
@@ -38,6 +55,7 @@ class ChunkFacts(msgspec.Struct, frozen=True, gc=False):
     num_tokens: stated by token ids; None where not stated.
     is_token: has text, reasoning, tool calls or token ids.
     is_content_event: is_token, or content that is empty; an event of role, usage or finish alone is none.
+    is_reasoning: its tokens are all thought, none of the answer.
     has_choice: False for a usage-only event.
     """
 
@@ -49,6 +67,7 @@ class ChunkFacts(msgspec.Struct, frozen=True, gc=False):
     usage: Usage | None = None
     error: str | None = None
     is_done: bool = False
+    is_reasoning: bool = False
 
 
 class Endpoint(Protocol):
@@ -57,6 +76,10 @@ class Endpoint(Protocol):
     @property
     def path(self) -> str:
         """Path of the API below the target's base URL."""
+
+    @property
+    def framing(self) -> Framing:
+        """How its streams are cut into events."""
 
     @property
     def token_events(self) -> TokenEvents | None:

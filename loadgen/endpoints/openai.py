@@ -11,17 +11,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
-from loadgen.endpoints.base import ChunkFacts, EndpointDataError, TokenEvents, Usage
+from loadgen.endpoints import fields
+from loadgen.endpoints.base import ChunkFacts, EndpointDataError, Framing, TokenEvents, Usage
 from loadgen.endpoints.errors import message_in
 
-MAX_COUNT = 2**31 - 1
 _DONE = ChunkFacts(is_done=True)
 _NOTHING = ChunkFacts()
-_TEXT_FIELDS = ("content", "text", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call")
+_THOUGHT_FIELDS = ("reasoning_content", "reasoning")
+_ANSWER_FIELDS = ("content", "text", "refusal", "tool_calls", "function_call")
 
 
 class _PromptDetails(msgspec.Struct, gc=False):
@@ -74,15 +75,19 @@ _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 class _OpenAi:
     """What both APIs share.
 
-    ignore_eos, include_usage: False for servers that refuse the field. extra: further fields of the body, as
-    JSON text by name.
+    ignore_eos, include_usage: False for servers that refuse the field. continuous_usage: ask for a usage that
+    rises with the stream (vLLM, SGLang), which tells how many tokens each event holds. extra: further fields
+    of the body, as JSON text by name.
     """
+
+    framing: ClassVar[Framing] = Framing.EVENTS
 
     token_events: TokenEvents | None = None
     stream: bool = True
     ignore_eos: bool = True
     include_usage: bool = True
-    extra: tuple[tuple[str, str], ...] = ()
+    continuous_usage: bool = False
+    extra: fields.Extra = ()
 
     def interpret(self, data: bytes) -> ChunkFacts:
         if data == b"[DONE]":
@@ -99,15 +104,16 @@ class _OpenAi:
         return self.interpret(body)
 
     def _fields_after_prompt(self) -> bytes:
-        fields: list[tuple[str, str]] = [("temperature", "0")]
+        after: dict[str, str] = {"temperature": "0"}
         if self.ignore_eos:
-            fields.append(("ignore_eos", "true"))
+            after["ignore_eos"] = "true"
         if self.stream:
-            fields.append(("stream", "true"))
+            after["stream"] = "true"
             if self.include_usage:
-                fields.append(("stream_options", '{"include_usage":true}'))
-        fields += self.extra
-        return "".join(f",{json.dumps(name)}:{value}" for name, value in fields).encode() + b"}"
+                continuous = ',"continuous_usage_stats":true' if self.continuous_usage else ""
+                after["stream_options"] = f'{{"include_usage":true{continuous}}}'
+        after.update(self.extra)
+        return "".join(f",{json.dumps(name)}:{value}" for name, value in after.items()).encode() + b"}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,34 +158,39 @@ def _chat_frame(endpoint: Chat, model: str) -> tuple[bytes, bytes]:
 def _typed_facts(chunk: _Chunk) -> ChunkFacts:
     choice = chunk.choices[0]
     message = choice.delta or choice.message
-    has_text = bool(choice.text)
+    has_answer = bool(choice.text)
+    has_thought = False
     is_content = choice.text is not None
     if message is not None:
-        has_text = has_text or bool(
-            message.content
-            or message.reasoning_content
-            or message.reasoning
-            or message.tool_calls
-            or message.refusal
-            or message.function_call
+        has_thought = bool(message.reasoning_content or message.reasoning)
+        has_answer = has_answer or bool(
+            message.content or message.tool_calls or message.refusal or message.function_call
         )
         is_content = is_content or (message.content is not None and message.role is None)
     num_tokens = len(choice.token_ids) if choice.token_ids else None
     usage = None
     if chunk.usage is not None or chunk.timings is not None:
         usage = _typed_usage(chunk.usage, chunk.timings)
-    is_token = has_text or num_tokens is not None
-    return ChunkFacts(num_tokens, is_token, is_token or is_content, True, choice.finish_reason, usage)
+    is_token = has_answer or has_thought or num_tokens is not None
+    return ChunkFacts(
+        num_tokens,
+        is_token,
+        is_token or is_content,
+        True,
+        choice.finish_reason,
+        usage,
+        is_reasoning=has_thought and not has_answer,
+    )
 
 
 def _typed_usage(usage: _Usage | None, timings: _Timings | None) -> Usage | None:
     if usage is not None:
         details = usage.prompt_tokens_details
         cached = details.cached_tokens if details is not None else None
-        return _usage(usage.prompt_tokens, usage.completion_tokens, cached)
+        return fields.usage(usage.prompt_tokens, usage.completion_tokens, cached)
     assert timings is not None
     prompt = None if timings.prompt_n is None else timings.prompt_n + timings.cache_n
-    return _usage(prompt, timings.predicted_n, timings.cache_n)
+    return fields.usage(prompt, timings.predicted_n, timings.cache_n)
 
 
 def _untyped_facts(data: bytes) -> ChunkFacts:
@@ -188,40 +199,37 @@ def _untyped_facts(data: bytes) -> ChunkFacts:
         return _NOTHING
     if stripped == b"[DONE]":
         return _DONE
-    try:
-        chunk: object = json.loads(data.decode("utf-8", "replace"))
-    except (ValueError, RecursionError) as exc:
-        raise EndpointDataError(f"not JSON: {_quote(data)}") from exc
-    if not isinstance(chunk, Mapping):
-        raise EndpointDataError(f"not an object: {_quote(data)}")
+    chunk = fields.read_object(data)
     error = chunk.get("error")
     if error or chunk.get("object") == "error":
-        return ChunkFacts(error=message_in(error or chunk) or _quote(data))
+        return ChunkFacts(error=message_in(error or chunk) or fields.quote(data))
     choices = chunk.get("choices")
+    if not isinstance(choices, list):
+        choices = None
     usage = _untyped_usage(chunk.get("usage"), chunk.get("timings"))
-    if not isinstance(choices, list) and usage is None:
+    if choices is None and usage is None:
         raise EndpointDataError(f"no choices: {message_in(chunk)[:200]}")
     return _merge([_choice_facts(choice) for choice in choices or () if isinstance(choice, Mapping)], usage)
 
 
 def _choice_facts(choice: Mapping[str, Any]) -> ChunkFacts:
     message = choice.get("delta") or choice.get("message")
-    fields = {**message, "text": choice.get("text")} if isinstance(message, Mapping) else choice
-    has_text = any(_has_content(fields.get(name)) for name in _TEXT_FIELDS)
-    is_content = fields.get("text") is not None or (
-        fields.get("content") is not None and fields.get("role") is None
+    parts = {**message, "text": choice.get("text")} if isinstance(message, Mapping) else choice
+    has_answer = any(_has_content(parts.get(name)) for name in _ANSWER_FIELDS)
+    has_thought = any(_has_content(parts.get(name)) for name in _THOUGHT_FIELDS)
+    is_content = parts.get("text") is not None or (
+        parts.get("content") is not None and parts.get("role") is None
     )
     token_ids = choice.get("token_ids")
     num_tokens = len(token_ids) if isinstance(token_ids, list) and token_ids else None
-    reason = choice.get("finish_reason")
-    if isinstance(reason, Mapping):
-        reason = reason.get("type")
+    is_token = has_answer or has_thought or num_tokens is not None
     return ChunkFacts(
         num_tokens=num_tokens,
-        is_token=has_text or num_tokens is not None,
-        is_content_event=has_text or num_tokens is not None or is_content,
+        is_token=is_token,
+        is_content_event=is_token or is_content,
+        is_reasoning=has_thought and not has_answer,
         has_choice=True,
-        finish_reason=None if reason is None or reason is False else str(reason),
+        finish_reason=fields.reason(choice.get("finish_reason")),
     )
 
 
@@ -241,6 +249,8 @@ def _merge(choices: list[ChunkFacts], usage: Usage | None) -> ChunkFacts:
         num_tokens=sum(stated) if stated and len(stated) == len(counts) else None,
         is_token=any(facts.is_token for facts in choices),
         is_content_event=any(facts.is_content_event for facts in choices),
+        is_reasoning=any(f.is_reasoning for f in choices)
+        and all(f.is_reasoning for f in choices if f.is_token),
         has_choice=bool(choices),
         finish_reason=next((facts.finish_reason for facts in choices if facts.finish_reason), None),
         usage=usage,
@@ -251,25 +261,9 @@ def _untyped_usage(usage: object, timings: object) -> Usage | None:
     if isinstance(usage, Mapping):
         details = usage.get("prompt_tokens_details")
         cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
-        return _usage(usage.get("prompt_tokens"), usage.get("completion_tokens"), cached)
+        return fields.usage(usage.get("prompt_tokens"), usage.get("completion_tokens"), cached)
     if isinstance(timings, Mapping):
-        cached, rest = _count(timings.get("cache_n")), _count(timings.get("prompt_n"))
+        cached, rest = fields.count(timings.get("cache_n")), fields.count(timings.get("prompt_n"))
         prompt = None if rest is None else rest + (cached or 0)
-        return _usage(prompt, timings.get("predicted_n"), cached)
+        return fields.usage(prompt, timings.get("predicted_n"), cached)
     return None
-
-
-def _usage(prompt: object, completion: object, cached: object) -> Usage | None:
-    usage = Usage(_count(prompt), _count(completion), _count(cached))
-    return None if usage.prompt_tokens is None and usage.completion_tokens is None else usage
-
-
-def _count(value: object) -> int | None:
-    """A count that a row can hold; None for anything else."""
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_COUNT:
-        return value
-    return None
-
-
-def _quote(data: bytes) -> str:
-    return repr(data[:120].decode("utf-8", "replace")) + ("..." if len(data) > 120 else "")

@@ -24,7 +24,7 @@ READY = 'os.write(fd, b\'{"port": 1234, "model": "m"}\\n\')\n'
 
 
 def test_ready_watched_and_stopped(tmp_path: Path) -> None:
-    code = READY + "print('hello', flush=True)\ntime.sleep(60)"
+    code = "print('hello', flush=True)\n" + READY + "time.sleep(60)"
     with ServerProcess(command(code), log=tmp_path / "log") as server:
         assert server.wait_ready(30.0)["model"] == "m"
         assert server.url == "http://127.0.0.1:1234"
