@@ -23,6 +23,7 @@ from loadgen.drive.limits import check_descriptors, check_ports, choose_workers
 from loadgen.drive.worker import Done, Ready, Report, Start, Stop, Task, run_worker
 from loadgen.errors import BenchError
 from loadgen.transport.sockets import parse_target, resolve_target
+from loadgen.transport.tls import client_context
 from workloads.plan import Plan
 
 START_DELAY_NS = 50_000_000
@@ -74,7 +75,7 @@ class Worker:
         if self.stats is None:
             code = self.process.exitcode or 0
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            self.error = f"load process {self.number} died ({how}); requests that it had not written are lost"
+            self.error = f"load process {self.number} died ({how})"
 
 
 class Crew:
@@ -179,7 +180,11 @@ def drive(
         num_rows=crew.outcomes.total(),
         interrupted=interrupted,
         load_model=_load_model(config),
-        worker_errors=[worker.error for worker in crew.workers if worker.error],
+        worker_errors=[
+            f"{worker.error}: requests that it had not written are lost"
+            for worker in crew.workers
+            if worker.error
+        ],
         workers=[worker.stats for worker in crew.workers if worker.stats],
     )
 
@@ -187,6 +192,8 @@ def drive(
 def _tasks(plan: Plan, config: DriveConfig, folder: Path) -> list[Task]:
     # a proxy looks names up itself, so that only our own sockets need an address
     target = resolve_target(config.url) if config.transport == "raw" else parse_target(config.url)
+    if target.scheme == "https":
+        client_context(config.ca_file, verify=config.verify)  # an unusable file ends it here
     num_workers = choose_workers(plan, config)
     caps = split_limit(config.max_in_flight, num_workers)
     slots = split_limit(config.concurrency, num_workers)
@@ -210,7 +217,7 @@ def _await_ready(crew: Crew, stop: threading.Event) -> None:
         crew.listen()
         dead = [worker.error for worker in crew.workers if worker.error]
         if dead:
-            raise BenchError(f"{dead[0]} before the run started")
+            raise BenchError(f"{dead[0]} before the run started; its own words stand above")
         if now_ns() > give_up_ns:
             raise BenchError(f"load processes were not ready within {START_TIMEOUT_NS // 10**9} s")
 

@@ -57,10 +57,11 @@ class HttpxTransport:
             **dict(config.headers),
             **({"Connection": "close"} if config.fresh_connections else {}),
         }
+        is_tls = target.scheme == "https"
         num_idle = 0 if config.fresh_connections else None
         self._client = httpx.AsyncClient(
             http2=not config.fresh_connections,
-            verify=client_context(config) if target.scheme == "https" else False,
+            verify=is_tls and client_context(config.ca_file, verify=config.verify_tls),
             timeout=None,  # ours are kept by whoever drives
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=num_idle),
             follow_redirects=False,

@@ -287,7 +287,7 @@ class RawTransport:
         if config.target.scheme == "https":
             from loadgen.transport.tls import TlsConnection, client_context
 
-            context = client_context(config)
+            context = client_context(config.ca_file, verify=config.verify_tls)
             self._connect = lambda sock: TlsConnection(self, sock, context, config.target.host)
         self._on_end = on_end
         self.keeps_connections = not config.fresh_connections

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.clock import now_ns
 from loadgen.errors import TargetError
-from loadgen.transport.base import End, TransportConfig
+from loadgen.transport.base import End
 from loadgen.transport.raw import Connection, State
 from loadgen.transport.sockets import ANCILLARY_BYTES, POLL_IN, POLL_OUT, READ_BYTES, errno_name
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from loadgen.transport.raw import RawTransport
 
 
-def client_context(config: TransportConfig) -> ssl.SSLContext:
+def client_context(ca_file: str | None, *, verify: bool) -> ssl.SSLContext:
     """Whom to trust, and no more: httpx asks for its own protocols. TargetError for an unusable CA file."""
     try:
-        context = ssl.create_default_context(cafile=config.ca_file)
+        context = ssl.create_default_context(cafile=ca_file)
     except OSError as exc:
-        raise TargetError(f"CA file {config.ca_file}: {exc}") from exc
-    if not config.verify_tls:
+        raise TargetError(f"CA file {ca_file}: {exc}") from exc
+    if not verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context

@@ -107,7 +107,13 @@ def token(text: str = " w", finish_reason: str | None = None) -> bytes:
 
 def stream(num_tokens: int) -> bytes:
     """A whole, chunked completions stream."""
-    events = [token() for _ in range(num_tokens - 1)] + [token(finish_reason="length"), b"data: [DONE]\n\n"]
+    usage = {"choices": [], "usage": {"prompt_tokens": 2, "completion_tokens": num_tokens}}
+    events = [
+        *[token()] * (num_tokens - 1),
+        token(finish_reason="length"),
+        b"data: " + json.dumps(usage).encode() + b"\n\n",
+        b"data: [DONE]\n\n",
+    ]
     return HEAD + b"".join(map(chunk, events)) + LAST_CHUNK
 
 
