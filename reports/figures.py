@@ -86,7 +86,7 @@ def _draw_cdfs(subject: Subject, axes: list[Axes]) -> bool:
     drawn = False
     for name in ("itl_s", "ttft_s", "e2e_s"):
         points = series.cdf(subject.measured.samples[name])
-        if len(points.x) == 0:
+        if len(points) == 0:
             continue
         ax.step(points.x, points.y, where="post", color=LATENCY_COLOURS[name], label=LATENCY_LABELS[name])
         drawn = True
@@ -140,7 +140,7 @@ def _draw_requests(subject: Subject, axes: list[Axes]) -> bool:
     spans = series.request_spans(subject.measured.columns, MAX_BARS)
     if len(spans.start_s) == 0:
         return False
-    lane = assign_lanes(spans.start_s, spans.end_s)
+    lane = 1 + assign_lanes(spans.start_s, spans.end_s)
     shared: dict[str, Any] = {"height": 0.8, "linewidth": 0.3, "edgecolor": PAPER}
     ax.barh(
         lane,
@@ -163,7 +163,7 @@ def _draw_requests(subject: Subject, axes: list[Axes]) -> bool:
         ax.plot(spans.end_s[failed], lane[failed], "x", color=VERMILLION, markersize=5, label="failed")
     ax.set_ylabel("requests in flight")
     _whole_numbers(ax)
-    ax.set_ylim(-1, max(int(lane.max()) + 1, 5))
+    ax.set_ylim(0.4, max(float(lane.max()), 5) + 0.6)
     ax.set_xlabel("seconds into the run")
     ax.set_xlim(float(spans.start_s.min()), float(spans.end_s.max()))
     _legend(ax)
@@ -188,7 +188,7 @@ def _draw_load(subject: Subject, axes: list[Axes]) -> bool:
     flight, tokens = axes
     columns = subject.measured.columns
     in_flight, token_rate = series.in_flight(columns), series.token_rate(subject.run.rows, columns)
-    if len(in_flight.x) == 0:
+    if len(in_flight) == 0:
         return False
     flight.step(in_flight.x, in_flight.y, where="post", color=BLUE, linewidth=1.1)
     flight.set_ylabel("in flight")
@@ -196,7 +196,7 @@ def _draw_load(subject: Subject, axes: list[Axes]) -> bool:
     flight.set_ylim(0, None)
     tokens.step(token_rate.x, token_rate.y, where="post", color=GREEN, linewidth=1.1)
     tokens.set_ylabel("output tokens/s")
-    tokens.set_ylim(0, None)
+    tokens.set_ylim(0, None if len(token_rate) else 1)
     _run_axis(subject, flight, tokens)
     return True
 
@@ -207,17 +207,18 @@ def _draw_ttft_over_time(subject: Subject, axes: list[Axes]) -> bool:
     (ax,) = axes
     points = series.ttft_over_schedule(subject.measured.columns)
     failures = series.failure_times(subject.measured.columns)
+    if len(points) == 0:
+        return False
     _scatter(ax, points.x, points.y, BLUE)
     if len(failures):
         marks: dict[str, Any] = {"transform": ax.get_xaxis_transform(), "clip_on": False, "label": "failed"}
         ax.plot(failures, np.full(len(failures), 0.98), "|", color=VERMILLION, markersize=6, **marks)
         _legend(ax)
-    if len(points.x):
-        _time_axis(ax, "y")
+    _time_axis(ax, "y")
     ax.set_ylabel("TTFT")
     _run_axis(subject, ax)
     ax.set_xlabel("scheduled at, seconds into the run")
-    return len(points.x) + len(failures) > 0
+    return True
 
 
 def _draw_ttft_by_prompt(subject: Subject, axes: list[Axes]) -> bool:
@@ -280,13 +281,14 @@ def _draw_engine(subject: Subject, axes: list[Axes]) -> bool:
 
 def _scatter(ax: Axes, x: Any, y: Any, colour: str) -> None:
     alpha = float(np.clip(600 / max(len(x), 1), 0.2, 0.7))
-    ax.scatter(x, y, s=11, color=colour, alpha=alpha, linewidths=0, rasterized=len(x) > MAX_VECTOR_POINTS)
+    size = float(np.clip(6000 / max(len(x), 1), 8, 30))
+    ax.scatter(x, y, s=size, color=colour, alpha=alpha, linewidths=0, rasterized=len(x) > MAX_VECTOR_POINTS)
 
 
 def _whole_numbers(ax: Axes) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
 
 
 def _legend(ax: Axes) -> None:
@@ -368,17 +370,17 @@ FIGURES: dict[str, FigureSpec] = {
         "the stronger the colour, the more gaps.",
         draw=_draw_gaps,
     ),
+    "client_lag": FigureSpec(
+        title="The client's own delay",
+        caption="Send lag and receive lag beside the latencies that they could have spoiled: "
+        "they should lie far below.",
+        draw=_draw_client_lag,
+    ),
     "engine": FigureSpec(
         title="Inside the engine",
         caption="Sequences running and waiting in the reference engine, and the share of its KV blocks "
         "in use; the largest value of each moment.",
         draw=_draw_engine,
         num_rows=2,
-    ),
-    "client_lag": FigureSpec(
-        title="The client's own delay",
-        caption="Send lag and receive lag beside the latencies that they could have spoiled: "
-        "they should lie far below.",
-        draw=_draw_client_lag,
     ),
 }

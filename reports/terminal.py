@@ -114,12 +114,8 @@ def _print_failures(run: Run, summary: words.Json, console: Console) -> None:
     if not summary["counts"].get("failed"):
         return
 
-    counts = summary["counts"]
     console.print()
-    console.print(
-        f"  {format_count(counts['failed'])} of {format_count(counts['scheduled'])} requests failed",
-        style="red",
-    )
+    _print_indented(console, Text("failures", style="dim"))
     failures = words.failure_rows(run)
     for failure in failures[:MAX_FAILURE_LINES]:
         line = Text(f"{format_count(failure.count):>7}  ")

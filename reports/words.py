@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Json = Mapping[str, Any]
 Severity = Literal["reason", "finding", "warning"]
 
+MIN_VALUES_FOR_P99 = 100
 LATENCY_ROWS = {
     "ttft_s": "TTFT",
     "itl_s": "ITL",
@@ -71,8 +72,8 @@ def notices(summary: Json) -> list[Notice]:
         Notice(
             severity=severity,
             code=str(item.get("code", severity)),
-            message=str(item.get("message", "")),
-            advice=str(item.get("advice") or ""),
+            message=printable(str(item.get("message", ""))),
+            advice=printable(str(item.get("advice") or "")),
         )
         for severity, item in listed
     ]
@@ -95,12 +96,18 @@ def answer(summary: Json) -> str:
             return f"{rate}, {share}; none of them lies in the measured window."
         return f"{rate}, half of the answers were complete within {format_time(e2e['p50'])}; {share}."
     sentence = f"{rate}, half of the requests saw their first token within {format_time(ttft['p50'])}"
-    if ttft.get("p99") is not None:
-        sentence += f" and 99 % within {format_time(ttft['p99'])}"
+    sentence += _tail(ttft)
     if itl.get("p50") is not None:
         sentence += f"; then a token every {format_time(itl['p50'])} (median gap"
-        sentence += f", p99 {format_time(itl['p99'])})" if itl.get("p99") is not None else ")"
+        sentence += f", p99 {format_time(itl['p99'])})" if itl.get("n", 0) >= MIN_VALUES_FOR_P99 else ")"
     return f"{sentence}. {share}."
+
+
+def _tail(metric: Json) -> str:
+    """Say where the tail lies; the p99 of a few values is no more than their largest, and is called that."""
+    if metric.get("n", 0) < MIN_VALUES_FOR_P99:
+        return f" and all within {format_time(metric.get('max'))}"
+    return f" and 99 % within {format_time(metric['p99'])}" if metric.get("p99") is not None else ""
 
 
 def rate_pairs(summary: Json) -> list[tuple[str, str]]:
@@ -120,9 +127,12 @@ def rate_pairs(summary: Json) -> list[tuple[str, str]]:
 
 def interval(metric: Json, statistic: str, unit: Unit) -> str:
     """Write the 95 % interval of a statistic, or why there is none."""
-    bounds = (metric.get("ci") or {}).get(statistic)
+    intervals = metric.get("ci") or {}
+    if statistic not in intervals or not metric.get("n"):
+        return DASH
+    bounds = intervals[statistic]
     if not bounds or None in bounds:
-        return "too few samples" if metric.get("n") else DASH
+        return "too few samples"
     return f"{format_in(bounds[0], unit)} to {format_in(bounds[1], unit)}"
 
 
@@ -141,7 +151,8 @@ def _window(window: Json) -> str:
     start, end = window.get("start_s"), window.get("end_s")
     if start is None or end is None:
         return ""
-    return f"requests scheduled from {start:.1f} s to {end:.1f} s; warm-up: {window.get('method', 'none')}"
+    method = str(window.get("method") or "none left out").removeprefix("auto: ")
+    return f"requests scheduled from {start:.1f} s to {end:.1f} s; warm-up: {method}"
 
 
 def _arrivals(arrivals: Json) -> str:
@@ -155,7 +166,7 @@ def _arrivals(arrivals: Json) -> str:
 def _engine(engine: Json) -> str:
     if engine.get("busy_fraction") is None:
         return ""
-    return f"engine busy {format_percent(engine['busy_fraction'])} of the time"
+    return f"busy {format_percent(engine['busy_fraction'])} of the time"
 
 
 def _trace(trace: Json) -> str:
@@ -175,6 +186,11 @@ def _trace(trace: Json) -> str:
     return ", ".join(parts)
 
 
+def printable(text: str) -> str:
+    """Put text from outside on one line, without the control characters that a terminal would obey."""
+    return "".join(char if char.isprintable() else "\ufffd" for char in " ".join(text.split()))
+
+
 def failure_rows(run: Run) -> list[FailureRow]:
     """List the kinds of failure, most frequent first, each with the words that came with it."""
     from loadgen.measure import series
@@ -183,7 +199,7 @@ def failure_rows(run: Run) -> list[FailureRow]:
         FailureRow(
             count=group.count,
             label=failure_label(group.outcome, group.http_status),
-            error=group.error or "",
+            error=printable(group.error or ""),
         )
         for group in series.failure_groups(run.rows)
     ]

@@ -48,20 +48,19 @@ def render_perfetto(run: Run) -> str:
 
 def _names(run: Run) -> Iterator[Event]:
     yield {"ph": "M", "name": "process_name", "pid": CLIENT, "args": {"name": "client: requests"}}
-    if run.steps is not None:
+    if run.step_rows() is not None:
         yield {"ph": "M", "name": "process_name", "pid": ENGINE, "args": {"name": "reference engine"}}
         yield {"ph": "M", "name": "thread_name", "pid": ENGINE, "tid": 1, "args": {"name": "steps"}}
 
 
 def _request_events(run: Run) -> Iterator[Event]:
-    columns = [*INSTANTS, "index", "outcome", "prompt_tokens", "output_tokens", "error"]
-    for row in run.requests[columns].to_dict("records"):
-        known = {name: value for name, value in row.items() if not _is_null(value)}
-        instants = [(name, int(known[name])) for name in INSTANTS if name in known]
-        common = {"cat": "request", "id": int(row["index"]), "pid": CLIENT, "tid": 1}
+    details = ("index", "outcome", "prompt_tokens", "output_tokens", "error")
+    for row in run.rows.read([*INSTANTS, *details]).to_pylist():
+        instants = [(name, row[name]) for name in INSTANTS if row[name] is not None]
+        common = {"cat": "request", "id": row["index"], "pid": CLIENT, "tid": 1}
         name = f"request {row['index']}"
-        details = {key: _plain(known[key]) for key in columns if key in known and key not in INSTANTS}
-        yield {"ph": "b", "name": name, "ts": _us(instants[0][1]), "args": details, **common}
+        known = {key: row[key] for key in details if row[key] is not None}
+        yield {"ph": "b", "name": name, "ts": _us(instants[0][1]), "args": known, **common}
         for (_, start_ns), (reached, end_ns) in pairwise(instants):
             yield {"ph": "b", "name": PHASES[reached], "ts": _us(start_ns), **common}
             yield {"ph": "e", "name": PHASES[reached], "ts": _us(end_ns), **common}
@@ -79,12 +78,11 @@ def _in_flight_events(run: Run) -> Iterator[Event]:
 
 
 def _step_events(run: Run) -> Iterator[Event]:
-    if run.steps is None:
-        return
-    for row in run.steps.to_dict("records"):
+    table = run.step_rows()
+    for row in table.to_pylist() if table is not None else []:
         start_us, end_us = _us(row["start_ns"]), _us(row["end_ns"])
         common = {"pid": ENGINE, "tid": 1, "ts": start_us}
-        details = {str(name): int(value) for name, value in row.items() if name not in ("start_ns", "end_ns")}
+        details = {name: value for name, value in row.items() if name not in ("start_ns", "end_ns")}
         yield {
             "ph": "X",
             "name": "step",
@@ -94,18 +92,8 @@ def _step_events(run: Run) -> Iterator[Event]:
             **common,
         }
         for counter, names in STEP_COUNTERS.items():
-            yield {"ph": "C", "name": counter, "args": {name: int(row[name]) for name in names}, **common}
+            yield {"ph": "C", "name": counter, "args": {name: row[name] for name in names}, **common}
 
 
 def _us(instant_ns: int) -> float:
     return instant_ns / 1e3
-
-
-def _is_null(value: object) -> bool:
-    import pandas as pd
-
-    return value is None or value is pd.NA
-
-
-def _plain(value: Any) -> int | str:
-    return value if isinstance(value, str) else int(value)
