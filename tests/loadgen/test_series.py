@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -145,7 +147,7 @@ def test_scatter_points_are_the_ok_requests() -> None:
 
 def test_spans_of_a_long_run_surround_the_slowest_first_token() -> None:
     n = 100
-    scheduled = np.arange(n) * 1e9
+    scheduled = np.array(range(n), np.float64) * 1_000_000_000
     first = scheduled + 1e7
     first[80] += 5e8
     ones = np.ones(n)
@@ -173,7 +175,7 @@ def test_spans_of_a_long_run_surround_the_slowest_first_token() -> None:
 
 
 def test_failures_are_grouped_by_kind_and_words() -> None:
-    busy = {"outcome": Outcome.HTTP_STATUS, "http_status": 503, "error": "busy"}
+    busy: dict[str, Any] = {"outcome": Outcome.HTTP_STATUS, "http_status": 503, "error": "busy"}
     rows = rows_of(
         record(0, [1]),
         record(1, [], **busy),
