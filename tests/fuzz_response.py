@@ -28,6 +28,7 @@ from tests.loadgen.wire import (
     NAMES,
     STREAM_HEAD,
     delta_event,
+    event,
     exchange,
     frame,
     load_transcript,
@@ -37,10 +38,20 @@ from tests.loadgen.wire import (
     usage_event,
 )
 
+NATIVE = {  # an event, or a line, and the last one of each server's own API
+    "sglang": event('{"text":"ab","output_ids":[1,2],"meta_info":{"completion_tokens":2}}')
+    + event('{"text":"abc","meta_info":{"finish_reason":{"type":"length"},"completion_tokens":3}}'),
+    "tgi": event('{"index":1,"token":{"id":5,"text":"a","special":false},"details":null}')
+    + event('{"token":{"id":6},"details":{"finish_reason":"length","generated_tokens":2}}'),
+    "llamacpp": event('{"content":"a","tokens":[5],"stop":false}')
+    + event('{"content":"","stop":true,"tokens_predicted":1,"timings":{"cache_n":2}}'),
+    "ollama": b'{"model":"m","response":"a","done":false}\n{"response":"","done":true,"eval_count":1}\n',
+}
 MAX_INPUT_S = 1.0
 MAX_BYTES = 3_000
 ENDS = list(End)
 APIS = list(ENDPOINTS)
+Seed = tuple[str, bytes, bytes]  # API, head, body
 TOKENS = [
     *(
         b"\r\n",
@@ -93,17 +104,20 @@ TOKENS = [
 ]
 
 
-def make_seeds() -> list[tuple[bytes, bytes]]:
-    """Heads and bodies to begin from: each transcript, and the events of every kind of server."""
-    recorded = [load_transcript(name) for name in NAMES]
+def make_seeds() -> list[Seed]:
+    """What to begin from: each transcript, and the events of every kind of server."""
     role, error = delta_event('{"role":"assistant"}'), b'event: error\ndata: {"message":"x"}\n\n'
     events = [role, text_event("a"), error, text_event("", "length"), usage_event(5, 2), DONE]
     until_close = b"HTTP/1.0 200 OK\r\n\r\n"
     return [
-        *((transcript.head, transcript.body[:MAX_BYTES]) for transcript in recorded),
-        (STREAM_HEAD, b"".join(events[:2] + events[3:])),
-        (STREAM_HEAD, b"".join(events).replace(b"\n", b"\r\n")),
-        (until_close, b"".join(events)),
+        *(
+            ("chat" if ".chat_" in name else "completions", transcript.head, transcript.body[:MAX_BYTES])
+            for name, transcript in ((name, load_transcript(name)) for name in NAMES)
+        ),
+        ("completions", STREAM_HEAD, b"".join(events[:2] + events[3:])),
+        ("completions", STREAM_HEAD, b"".join(events).replace(b"\n", b"\r\n")),
+        ("completions", until_close, b"".join(events)),
+        *((api, STREAM_HEAD, body) for api, body in NATIVE.items()),
     ]
 
 
@@ -136,15 +150,16 @@ def render_body(source: random.Random, head: bytes, body: bytes) -> bytes:
     return b"".join(frame(piece) for piece in pieces if piece) + LAST_CHUNK
 
 
-def check(source: random.Random, seeds: list[tuple[bytes, bytes]]) -> RequestRecord:
+def check(source: random.Random, seeds: list[Seed]) -> RequestRecord:
     """Make one input, run every entry to the parser on it, and check what must hold of any row."""
-    head, body = source.choice(seeds)
+    api, head, body = source.choice(seeds)
+    if source.random() < 0.1:
+        api = source.choice(APIS)
     if source.random() < 0.5:  # damage what is said, in framing that holds
         data = head + render_body(source, head, mutate(source, body))
     else:
         data = mutate(source, head + render_body(source, head, body))
     chunks = split_at(data, [source.randrange(len(data) + 1) for _ in range(source.randrange(0, 8))])
-    api = source.choice(APIS)
     try:
         framer = ResponseFramer()
         for chunk in chunks:
