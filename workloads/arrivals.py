@@ -47,18 +47,22 @@ class Extent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrivalProcess:
-    """A process ready to be drawn; made by `parse_arrival`."""
+    """A process ready to be drawn; made by `parse_arrival`. Without a renewal all is due at once."""
 
-    renewal: Renewal
+    renewal: Renewal | None
     shape: Shape | None = None
 
     @property
     def needs_rate(self) -> bool:
         """Whether it has no rates of its own: the mean must be given."""
-        return self.shape is None or self.shape.is_relative
+        return self.renewal is not None and (self.shape is None or self.shape.is_relative)
 
     def sample(self, streams: Streams, extent: Extent) -> NDArray[np.int64]:
         """Draw the arrivals; only the streams below `arrivals` are used."""
+        if self.renewal is None:
+            if extent.num_requests is None:
+                raise WorkloadError("at-once needs a number of requests, such as --requests 100")
+            return np.zeros(extent.num_requests, np.int64)
         rng = streams.generator("arrivals")
         if extent.num_requests is not None:
             operational = _first(self.renewal, rng, extent.num_requests)
@@ -154,7 +158,7 @@ def weibull_shape(cv: float) -> float:
 
 _FIXED_CV = {"poisson": (_poisson, 1.0), "constant": (_constant, 0.0)}
 _FREE_CV = {"gamma": _gamma, "weibull": _weibull}
-ARRIVALS = (*_FIXED_CV, *_FREE_CV, *SHAPES)
+ARRIVALS = (*_FIXED_CV, *_FREE_CV, *SHAPES, "at-once")
 
 
 def parse_arrival(text: str) -> ArrivalProcess:
@@ -177,6 +181,9 @@ def parse_arrival(text: str) -> ArrivalProcess:
         return ArrivalProcess(renewal=make(cv))
     if expression.name in _FREE_CV:
         return ArrivalProcess(renewal=_FREE_CV[expression.name](_cv(expression)))
+    if expression.name == "at-once":
+        expression.numbers(())
+        return ArrivalProcess(renewal=None)
     raise unknown_name("arrival process", expression.name, ARRIVALS)
 
 

@@ -59,3 +59,38 @@ def session_figures(session: NDArray[np.int64], think_ns: NDArray[np.int64]) -> 
         "closed_turns": int(waits.sum()),
         "open_turns": int((~waits).sum()),
     }
+
+
+def profile(arrival_ns: NDArray[np.int64], input_tokens: Ints, output_tokens: Ints) -> dict[str, Any]:
+    """Give what a picture of a workload shows.
+
+    rate_per_s: mean rate in 60 equal parts of the span. gaps: histogram of the positive gaps, by factors of
+        2.
+    input_tokens, output_tokens: histograms, by factors of 2. joint: for each fifth of the prompts by length,
+    their range and the median answer.
+    """
+    counts, edges = np.histogram(arrival_ns / 1e9, bins=60)
+    width_s = float(edges[1] - edges[0])
+    gaps = np.diff(arrival_ns) / 1e9
+    joint = []
+    for rows in np.array_split(np.argsort(input_tokens, kind="stable"), 5):
+        if len(rows):
+            part = input_tokens[rows]
+            joint.append([int(part.min()), int(part.max()), float(np.median(output_tokens[rows]))])
+    return {
+        "rate_per_s": (counts / width_s).tolist() if len(arrival_ns) > 1 else [],
+        "gaps": _by_factors_of_two(gaps[gaps > 0]),
+        "zero_gaps": int(np.sum(gaps == 0)),
+        "input_tokens": _by_factors_of_two(input_tokens),
+        "output_tokens": _by_factors_of_two(output_tokens),
+        "joint": joint,
+    }
+
+
+def _by_factors_of_two(values: NDArray[Any]) -> list[list[float]]:
+    """Count values in [2^k, 2^(k+1)): pairs of lower bound and count, without the empty ends."""
+    powers, counts = np.unique(np.floor(np.log2(np.maximum(values, 1e-12))), return_counts=True)
+    found = dict(zip(powers.astype(int).tolist(), counts.tolist(), strict=True))
+    if not found:
+        return []
+    return [[2.0**power, found.get(power, 0)] for power in range(min(found), max(found) + 1)]

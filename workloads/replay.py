@@ -78,8 +78,8 @@ class Replay:
         facts = trace_facts(table.keep(fitted.kept, "over_context"))
         table = replace(table, input_tokens=fitted.input_tokens, output_tokens=fitted.output_tokens)
         table = _from_zero(_not_empty(table.keep(fitted.kept, "over_context")))
-        if self.dequantize and facts["tick_s"]:
-            table = _spread(table, facts["tick_s"], streams.generator("trace/dequantize"))
+        if self.dequantize:
+            table = dequantized(table, streams)
         if self.copies > 1:
             table = _copied(table, self.copies, streams.generator("trace/copies"))
         asked = {
@@ -185,9 +185,12 @@ def _chosen(table: TraceTable, fraction: float, rng: np.random.Generator) -> NDA
     return np.where(table.session >= 0, sessions[table.session], rng.random(len(table)) < fraction)
 
 
-def _spread(table: TraceTable, tick_s: float, rng: np.random.Generator) -> TraceTable:
-    """Spread the times over their tick; the order of the rows stays."""
-    jittered = table.arrival_ns + rng.integers(0, max(round(tick_s * 1e9), 1), len(table))
+def dequantized(table: TraceTable, streams: Streams) -> TraceTable:
+    """Spread the times over their tick, where there is one; the order of the rows stays."""
+    tick_ns = find_tick_ns(table.arrival_ns)
+    if tick_ns is None:
+        return table
+    jittered = table.arrival_ns + streams.generator("trace/dequantize").integers(0, tick_ns, len(table))
     return _from_zero(replace(table, arrival_ns=np.sort(jittered)))
 
 

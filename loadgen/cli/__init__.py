@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from loadgen.cli import report, run, serve
+from loadgen.cli import report, run, serve, workload
 from loadgen.errors import EXIT_INTERRUPTED, EXIT_USAGE, BenchError
 
 WrongUsage: type[Exception] = typer.BadParameter.__mro__[1]  # typer carries its own copy of click
@@ -30,6 +30,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("serve", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(serve.serve)
 app.command("report")(report.report)
+app.add_typer(workload.app, name="workload")
 
 
 @app.callback(invoke_without_command=True)

@@ -45,11 +45,24 @@ def detect(head: Head) -> Format:
     for form in FORMATS:
         if form.matches(head):
             return form
+    if has_client_models(head):
+        raise WorkloadError(
+            f"{head.path} holds ServeGen's client models, not requests: make a workload of it with "
+            "`bench workload fit`"
+        )
     known = ", ".join(form.name for form in FORMATS)
     columns = ", ".join(head.columns[:12])
     raise WorkloadError(
         f"{head.path} is in no format known here ({known}); its columns are {columns}: name them with "
         "--trace-columns time=NAME,input=NAME,output=NAME and --time-unit"
+    )
+
+
+def has_client_models(head: Head) -> bool:
+    """Tell ServeGen's files: rates by client and window, with a header, or as published without one."""
+    is_published = len(head.columns) == 6 and head.columns[4] in ("Gamma", "Weibull")
+    return head.kind == "csv" and (
+        {"client", "window_start_s", "rate_rps"} <= set(head.columns) or is_published
     )
 
 

@@ -1,0 +1,125 @@
+"""Workload files and presets: a Workload as TOML, read with every key checked, and written back.
+
+The keys are the fields of Workload; clients stand in `[[clients]]`. Durations may carry a unit (`"10m"`),
+lengths may be bare numbers, and paths count from the file's own folder. A preset is such a file shipped
+here.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from workloads.errors import WorkloadError, unknown_name
+from workloads.expression import parse_number, parse_window
+from workloads.spec import Workload
+
+_PRESETS = Path(__file__).with_name("presets")
+_FIELDS = {item.name: item.type for item in fields(Workload)}
+
+
+def preset_names() -> list[str]:
+    return sorted(path.stem for path in _PRESETS.glob("*.toml"))
+
+
+def load_workload(name_or_path: str) -> Workload:
+    """Load a workload file, or the preset of that name."""
+    path = Path(name_or_path)
+    if not path.exists():
+        if name_or_path not in preset_names():
+            raise unknown_name("workload file or preset", name_or_path, preset_names())
+        path = _PRESETS / f"{name_or_path}.toml"
+    try:
+        values = tomllib.loads(path.read_text("utf-8-sig"))
+    except OSError as exc:
+        raise WorkloadError(f"{path} cannot be read: {exc.strerror}") from exc
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        raise WorkloadError(f"{path} is not valid TOML: {exc}") from exc
+    values.setdefault("name", path.stem)
+    try:
+        return workload_of(values, path.parent)
+    except WorkloadError as exc:
+        raise WorkloadError(f"{path}: {exc}") from exc
+
+
+def workload_of(values: dict[str, Any], folder: Path = Path()) -> Workload:
+    """Make a workload of plain values, such as `Workload.to_dict` gives; relative paths count from
+    `folder`.
+    """
+    read: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in _FIELDS:
+            raise unknown_name("key", key, _FIELDS)
+        read[key] = _read(key, value, folder)
+    return Workload(**read)
+
+
+def with_changes(workload: Workload, changes: dict[str, Any]) -> Workload:
+    """Change some fields; a text is read as the field's type (`rate_per_s=3`, `dequantize=true`)."""
+    read: dict[str, Any] = {}
+    for key, value in changes.items():
+        if key not in _FIELDS:
+            raise unknown_name("key", key, _FIELDS)
+        read[key] = _read(key, _typed(key, value), Path())
+    if "num_requests" not in read and "duration_s" in read:
+        read["num_requests"] = None
+    return replace(workload, **read)
+
+
+def _typed(key: str, value: Any) -> Any:
+    """Read a text from the command line as what a file would hold."""
+    kind = str(_FIELDS[key])
+    if isinstance(value, str) and kind.startswith("bool"):
+        return {"true": True, "false": False}.get(value.lower(), value)
+    if isinstance(value, str) and kind.startswith("int") and value.isdecimal():
+        return int(value)
+    return value
+
+
+def _read(key: str, value: Any, folder: Path) -> Any:
+    kind = str(_FIELDS[key])
+    if key == "clients":
+        if not isinstance(value, list) or not all(isinstance(client, dict) for client in value):
+            raise WorkloadError("clients are tables: write [[clients]]")
+        return tuple(workload_of(client, folder) for client in value)
+    if key == "trace_window":
+        return parse_window(value) if isinstance(value, str) else tuple(value)
+    if value is None:
+        return None
+    if kind.startswith("Path"):
+        return folder / str(value)
+    if kind.startswith("float"):
+        number = parse_number(value) if isinstance(value, str) else value
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            raise WorkloadError(f"{key} must be a number, not {value!r}")
+        return float(number)
+    if kind.startswith("int") and (isinstance(value, bool) or not isinstance(value, int)):
+        raise WorkloadError(f"{key} must be a whole number, not {value!r}")
+    if kind.startswith("bool") and not isinstance(value, bool):
+        raise WorkloadError(f"{key} must be true or false, not {value!r}")
+    if kind.startswith("str") and not isinstance(value, str):
+        if key not in ("input_tokens", "output_tokens") or not isinstance(value, int | float):
+            raise WorkloadError(f"{key} must be text, not {value!r}")
+        return f"{value:g}"
+    return value
+
+
+def render_toml(workload: Workload, comments: tuple[str, ...] = ()) -> str:
+    """Write a workload as a file that `load_workload` reads back."""
+    values = workload.to_dict()
+    clients = values.pop("clients", [])
+    lines = [f"# {comment}" for comment in comments] + [_line(key, value) for key, value in values.items()]
+    for client in clients:
+        lines += ["", "[[clients]]", *(_line(key, value) for key, value in client.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _line(key: str, value: Any) -> str:
+    if key == "trace_window":
+        end = "" if value[1] is None else f"{value[1]!r}s"
+        value = f"{value[0]!r}:{end}"
+    # A JSON string, number or boolean is a TOML one, too.
+    return f"{key} = {json.dumps(value, ensure_ascii=False)}"
