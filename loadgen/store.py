@@ -138,6 +138,7 @@ def plan_table(plan: Plan) -> pa.Table:
         "output_tokens": pa.array(plan.output_tokens),
         "session": pa.array(plan.session),
         "turn": pa.array(plan.turn),
+        "think_ns": pa.array(plan.think_ns),
         "class": classes.take(pa.array(plan.class_id)),
         "prefix_blocks": pa.ListArray.from_arrays(
             pa.array(plan.prefix_offsets, pa.int32()), pa.array(plan.prefix_blocks, pa.int64())

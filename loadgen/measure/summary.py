@@ -21,6 +21,7 @@ from loadgen.stats.intervals import independent_values
 from loadgen.store import Run
 
 SUMMARY_SCHEMA_VERSION = 1
+P99_OF_TTFT = Objective(metric="ttft_s", statistic="p99", limit=float("inf"))
 
 
 def summarize(run: Run, options: MeasureOptions | None = None) -> dict[str, Any]:
@@ -182,6 +183,7 @@ def judge(
     ok = columns.is_ok
     warnings = (
         None if options.named else steady,
+        None if options.named else too_few_samples(measured, P99_OF_TTFT),
         checks.closed_loop(options.concurrency, options.max_in_flight),
         checks.tokens_unknown(columns.output_tokens[ok]),
         checks.no_first_token(columns.first_token_ns[ok]),

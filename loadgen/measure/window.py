@@ -20,11 +20,11 @@ def schedule_end_ns(scheduled_ns: Floats, workload: dict[str, Any]) -> float:
     """When the schedule ends: the duration asked for, else one mean gap after the last arrival."""
     if len(scheduled_ns) == 0:
         return 0.0
-    last = float(scheduled_ns[-1])
+    last = float(scheduled_ns.max())
     duration_s = workload.get("duration_s")
     if duration_s and not workload.get("trace") and not workload.get("num_requests"):
         return max(float(duration_s) * 1e9, last + 1)
-    gap = (last - float(scheduled_ns[0])) / (len(scheduled_ns) - 1) if len(scheduled_ns) > 1 else 0.0
+    gap = (last - float(scheduled_ns.min())) / (len(scheduled_ns) - 1) if len(scheduled_ns) > 1 else 0.0
     return last + max(gap, 1.0)
 
 
@@ -46,7 +46,9 @@ def choose_window(columns: Columns, warmup_s: float | None, end_ns: float) -> Wi
 
 def _find_start(columns: Columns, from_ns: float) -> tuple[float, bool | None]:
     """Where the last of the series settles, and whether all do; None with too few answers to say."""
-    counts = columns.is_ok & ~np.isnan(columns.first_token_ns) & (columns.scheduled_ns >= from_ns)
+    is_answered = columns.is_ok & ~np.isnan(columns.first_token_ns) & (columns.scheduled_ns >= from_ns)
+    rows = np.flatnonzero(is_answered)
+    counts = rows[np.argsort(columns.scheduled_ns[rows], kind="stable")]
     scheduled = columns.scheduled_ns[counts]
     if len(scheduled) < MIN_VALUES:
         return from_ns, None

@@ -1,0 +1,200 @@
+"""summary.json of whole run folders: its shape, its rates and counts, its verdict."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.measure.options import MeasureOptions
+from loadgen.measure.slo import parse_slo
+from loadgen.measure.summary import summarize
+from loadgen.records import Outcome, RequestRecord
+from loadgen.store import Run
+from tests.loadgen.rows import make_failure, make_record, make_run
+
+WORKLOAD = {"arrival": "constant", "rate_per_s": 10.0, "duration_s": 10.0}
+METRIC_KEYS = {
+    "unit",
+    "n",
+    "mean",
+    "std",
+    "min",
+    "p50",
+    "p90",
+    "p95",
+    "p99",
+    "p99.9",
+    "max",
+    "ci",
+    "ci_method",
+    "n_eff",
+}
+
+
+def healthy(n: int = 100) -> list[RequestRecord]:
+    return [make_record(i, scheduled_s=i / 10, token_ms=(60, 70, 90)) for i in range(n)]
+
+
+def codes(summary: dict[str, Any], kind: str) -> list[str]:
+    return [notice["code"] for notice in summary["verdict"][kind]]
+
+
+def test_shape_and_figures_of_a_healthy_run(tmp_path: Path) -> None:
+    summary = summarize(make_run(tmp_path, healthy(), workload=WORKLOAD))
+    json.dumps(summary, allow_nan=False)
+    assert summary["verdict"]["status"] == "valid"
+    assert summary["rates"]["offered_per_s"] == pytest.approx(10)
+    assert summary["rates"]["sent_per_s"] == pytest.approx(10)
+    assert summary["rates"]["completed_per_s"] == pytest.approx(10)
+    assert summary["rates"]["output_tokens_per_s"] == pytest.approx(30)
+    assert summary["counts"] == {
+        "scheduled": 100,
+        "sent": 100,
+        "ok": 100,
+        "failed": 0,
+        "by_outcome": {"ok": 100},
+        "scheduled_in_window": 100,
+        "ok_in_window": 100,
+    }
+    assert (summary["window"]["start_s"], summary["window"]["end_s"]) == (0.0, 10.0)
+    for name, metric in summary["metrics"].items():
+        assert set(metric) - {"n_failed"} == METRIC_KEYS, name
+    assert summary["stamps"] == {
+        "source": "kernel",
+        "num_events": 300,
+        "exact_fraction": 1.0,
+        "uncertainty_p99_s": 0.0,
+    }
+    assert summary["arrivals"]["asked"] == "constant at 10 /s"
+    assert summary["engine"] == {}
+
+
+def test_a_fixed_warmup_moves_the_window_for_every_metric(tmp_path: Path) -> None:
+    manifest = {"config": {"warmup": {"value": 2.0, "origin": "flag"}}}
+    summary = summarize(make_run(tmp_path, healthy(), workload=WORKLOAD, manifest=manifest))
+    assert summary["window"]["start_s"] == 2.0
+    assert summary["window"]["method"] == "fixed warm-up of 2 s"
+    assert summary["metrics"]["ttft_s"]["n"] == 80
+    assert summary["metrics"]["event_gap_s"]["n"] == 160
+    assert summary["rates"]["offered_per_s"] == pytest.approx(10)
+
+
+def test_auto_cuts_a_planted_warmup(tmp_path: Path) -> None:
+    slow_start = [
+        make_record(
+            i,
+            scheduled_s=i / 10,
+            token_ms=[ms + max(0, 500 - 25 * i) + i * 37 % 11 for ms in (100, 110, 130)],
+        )
+        for i in range(200)
+    ]
+    summary = summarize(make_run(tmp_path, slow_start, workload={**WORKLOAD, "duration_s": 20.0}))
+    assert 1.0 <= summary["window"]["start_s"] <= 3.0
+    assert summary["window"]["is_steady"]
+    assert summary["metrics"]["ttft_s"]["max"] < 0.35
+
+
+def test_failures_stand_in_counts_findings_and_goodput(tmp_path: Path) -> None:
+    records = healthy(90) + [
+        make_failure(90 + i, scheduled_s=9 + i / 10, outcome=Outcome.STALLED) for i in range(10)
+    ]
+    options = MeasureOptions(warmup_s=0.0, objectives=(parse_slo("ttft=150ms"), parse_slo("ttft.p50=150ms")))
+    summary = summarize(make_run(tmp_path, records, workload=WORKLOAD), options)
+    assert summary["counts"]["failed"] == 10
+    assert codes(summary, "findings") == ["failures"]
+    assert summary["slo"]["attained_fraction"] == pytest.approx(0.9)
+    assert summary["slo"]["goodput_per_s"] == pytest.approx(9.0)
+    aggregate = summary["slo"]["targets"][1]
+    assert (aggregate["value"], aggregate["is_met"], aggregate["n"]) == (pytest.approx(0.06), True, 90)
+    assert summary["metrics"]["ttft_with_failures_s"]["p99"] is None
+
+
+def test_a_named_percentile_turns_a_warning_into_a_reason(tmp_path: Path) -> None:
+    run = make_run(tmp_path, healthy(), workload=WORKLOAD)
+    assert codes(summarize(run), "warnings") == ["too_few_samples"]
+    objective = parse_slo("ttft.p99=150ms")
+    summary = summarize(run, MeasureOptions(objectives=(objective,), named=(objective,)))
+    assert codes(summary, "reasons") == ["too_few_samples"]
+    assert summary["verdict"]["status"] == "invalid"
+    median = parse_slo("ttft.p50=150ms")
+    assert codes(summarize(run, MeasureOptions(objectives=(median,), named=(median,))), "reasons") == []
+
+
+def test_every_reason_that_a_folder_can_hold(tmp_path: Path) -> None:
+    records = [
+        make_record(
+            i,
+            scheduled_s=i / 10,
+            lag_ms=50,
+            output_tokens_planned=4,
+            cached_tokens=200,
+            chunk_lower_ns=[i * 10**8 + ms * 10**6 for ms in (90, 95, 110)],
+        )
+        for i in range(100)
+    ]
+    manifest = {
+        "status": "interrupted",
+        "target": {"alive_at_end": False},
+        "drive": {"workers": [{"num_clock_steps": 1, "clock_drift_ns": 10**9}]},
+    }
+    summary = summarize(make_run(tmp_path, records, workload=WORKLOAD, manifest=manifest))
+    assert codes(summary, "reasons") == [
+        "interrupted",
+        "target_died",
+        "client_late",
+        "client_slow",
+        "token_mismatch",
+        "prefix_contaminated",
+        "clock_stepped",
+    ]
+
+
+def test_a_sender_that_lags_behind_its_plan_is_a_mismatch(tmp_path: Path) -> None:
+    records = [make_record(i, scheduled_s=i / 10, lag_ms=20 * i, token_ms=(3000,)) for i in range(100)]
+    assert "arrivals_mismatch" in codes(summarize(make_run(tmp_path, records, workload=WORKLOAD)), "reasons")
+
+
+def test_a_closed_loop_is_named_and_not_blamed_for_its_waits(tmp_path: Path) -> None:
+    records = [make_record(i, scheduled_s=i / 10, lag_ms=50) for i in range(100)]
+    manifest = {"config": {"max_in_flight": {"value": 4, "origin": "flag"}}}
+    summary = summarize(make_run(tmp_path, records, workload=WORKLOAD, manifest=manifest))
+    assert summary["load"] == {"model": "closed", "concurrency": None, "max_in_flight": 4}
+    assert codes(summary, "reasons") == []
+    assert "closed_loop" in codes(summary, "warnings")
+    assert summary["metrics"]["ttft_s"]["p50"] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("n", [0, 1, 3])
+def test_runs_of_almost_nothing_are_summarised(tmp_path: Path, n: int) -> None:
+    summary = summarize(make_run(tmp_path, healthy(n), workload=WORKLOAD))
+    json.dumps(summary, allow_nan=False)
+    assert summary["metrics"]["ttft_s"]["n"] == n
+
+
+def test_a_run_in_which_nothing_was_sent(tmp_path: Path) -> None:
+    records = [
+        make_record(i, scheduled_s=i / 10, token_ms=(), outcome=Outcome.UNSENT, sent_ns=None, done_ns=None)
+        for i in range(20)
+    ]
+    summary = summarize(make_run(tmp_path, records, workload=WORKLOAD))
+    json.dumps(summary, allow_nan=False)
+    assert summary["counts"]["sent"] == 0
+    assert summary["rates"]["completed_per_s"] == 0
+    assert summary["metrics"]["in_flight"]["max"] == 0
+
+
+def test_engine_utilisation_inside_the_window(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    run: Run = make_run(tmp_path, healthy(), workload=WORKLOAD)
+    starts = [k * 100_000_000 for k in range(-10, 120)]
+    steps = {"start_ns": starts, "end_ns": [start + 40_000_000 for start in starts]}
+    pq.write_table(pa.table(steps), run.path / "engine_steps.parquet")
+    engine = summarize(run)["engine"]
+    assert engine["busy_fraction"] == pytest.approx(0.4)
+    assert engine["steps_per_s"] == pytest.approx(10)
+    assert engine["mean_step_s"] == pytest.approx(0.04)

@@ -1,0 +1,197 @@
+"""Every check twice: a measurement on which it fires, and one on which it does not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from loadgen.measure import verdict as checks
+from loadgen.measure.arrivals import Arrivals, ArrivalTest
+from loadgen.measure.columns import Floats, Window
+from loadgen.measure.metrics import Steps
+from loadgen.measure.verdict import Notice
+from loadgen.records import Outcome
+from tests.loadgen.rows import codes, make_columns
+
+
+def code_of(notice: Notice | None) -> str | None:
+    if notice is not None:
+        assert notice.message.endswith(".")
+        assert notice.advice.endswith(".")
+    return None if notice is None else notice.code
+
+
+def test_client_late_names_the_lag_the_limit_and_the_pressure() -> None:
+    notice = checks.client_late(0.041, 0.1, cpu_pressure_percent=62.0)
+    assert notice is not None
+    assert notice.message == "send lag p99 41 ms, limit 5 ms (CPU pressure 62 %)."
+    assert notice.advice.startswith("Lower --rate, add --workers 2")
+    assert code_of(notice) == "client_late"
+
+
+@pytest.mark.parametrize(
+    ("lag_s", "ttft_s", "limit_s", "fires"),
+    [
+        (0.0009, 0.001, None, False),
+        (0.0011, 0.001, None, True),
+        (0.004, 0.1, None, False),
+        (0.004, 0.1, 0.003, True),
+        (0.041, 0.1, 0.05, False),
+        (0.0011, None, None, True),
+        (None, 0.1, None, False),
+    ],
+)
+def test_client_late_limit(
+    lag_s: float | None, ttft_s: float | None, limit_s: float | None, fires: bool
+) -> None:
+    assert (checks.client_late(lag_s, ttft_s, limit_s=limit_s) is not None) == fires
+
+
+def test_client_slow() -> None:
+    assert code_of(checks.client_slow(0.003, 0.02, 0.4)) == "client_slow"
+    assert checks.client_slow(0.0009, 0.001, 0.4) is None
+    assert checks.client_slow(0.003, 0.1, 0.4) is None
+    assert checks.client_slow(None, None, 0.0) is None
+
+
+def test_arrivals_mismatch() -> None:
+    def arrivals(effect: float, p: float | None) -> Arrivals:
+        test = ArrivalTest(name="rate", value=15.0, expected=20.0, effect=effect, effect_limit=0.02, p=p)
+        return Arrivals(asked="poisson at 20 /s", rate_per_s=15.0, gap_cv=1.0, tests=(test,))
+
+    notice = checks.arrivals_mismatch(arrivals(-0.25, 1e-9))
+    assert code_of(notice) == "arrivals_mismatch"
+    assert "poisson at 20 /s" in str(notice)
+    assert code_of(checks.arrivals_mismatch(arrivals(-0.25, None))) == "arrivals_mismatch"
+    assert checks.arrivals_mismatch(arrivals(-0.25, 0.01)) is None
+    assert checks.arrivals_mismatch(arrivals(-0.01, 1e-9)) is None
+
+
+def test_too_few_samples_says_how_many_would_do() -> None:
+    notice = checks.too_few_samples("ttft.p99", 0.99, 6.0, 600)
+    assert code_of(notice) == "too_few_samples"
+    assert notice is not None
+    assert "1000 requests" in notice.advice
+    assert code_of(checks.too_few_samples("ttft.p99", 0.99, None, 0)) == "too_few_samples"
+    assert checks.too_few_samples("ttft.p50", 0.5, 300.0, 600) is None
+
+
+@pytest.mark.parametrize(("is_steady", "expected"), [(False, "not_steady"), (True, None), (None, None)])
+def test_not_steady(is_steady: bool | None, expected: str | None) -> None:
+    assert code_of(checks.not_steady(Window(start_ns=0, end_ns=1e9, is_steady=is_steady))) == expected
+
+
+def test_token_mismatch_of_outputs_is_exact() -> None:
+    short = np.full(200, 20.0)
+    short[:2] = 19
+    assert checks.token_mismatch(make_columns(200, output_tokens=short)) is None
+    short[2] = 19
+    assert code_of(checks.token_mismatch(make_columns(200, output_tokens=short))) == "token_mismatch"
+
+
+def test_token_mismatch_of_prompts_has_a_slack() -> None:
+    assert checks.token_mismatch(make_columns(50, prompt_tokens=102.0)) is None
+    assert code_of(checks.token_mismatch(make_columns(50, prompt_tokens=103.0))) == "token_mismatch"
+    assert checks.token_mismatch(make_columns(50, prompt_tokens=1010.0, prompt_tokens_planned=1000.0)) is None
+
+
+def test_unknown_tokens_are_no_mismatch_but_a_warning() -> None:
+    columns = make_columns(50, prompt_tokens=np.nan, output_tokens=np.nan)
+    assert checks.token_mismatch(columns) is None
+    assert code_of(checks.tokens_unknown(columns.output_tokens)) == "tokens_unknown"
+    assert checks.tokens_unknown(make_columns(5).output_tokens) is None
+
+
+def test_tokens_of_failed_requests_do_not_count() -> None:
+    failed = make_columns(50, output_tokens=3.0, outcome_code=codes([Outcome.TRUNCATED])[0])
+    assert checks.token_mismatch(failed) is None
+
+
+def test_prefix_contaminated_beyond_the_template_and_the_plan() -> None:
+    nothing = np.zeros(50)
+    assert checks.prefix_contaminated(make_columns(50, cached_tokens=32.0), nothing) is None
+    assert checks.prefix_contaminated(make_columns(50), nothing) is None
+    warm = make_columns(50, cached_tokens=96.0)
+    assert code_of(checks.prefix_contaminated(warm, nothing)) == "prefix_contaminated"
+    assert checks.prefix_contaminated(warm, np.full(50, 64.0)) is None
+
+
+def test_shared_tokens_counts_leading_blocks_seen_before() -> None:
+    blocks = np.array([1, 2, 1, 2, 3, 9, 2, 1, 9], np.int64)
+    offsets = np.array([0, 2, 5, 7, 7, 9], np.int64)
+    # request 0: new; 1: blocks 1 and 2; 2: starts with a new block; 3: none; 4: 1 then 9, both seen
+    assert checks.shared_tokens(offsets, blocks, 16).tolist() == [0, 32, 0, 0, 32]
+    assert checks.shared_tokens(np.zeros(3, np.int64), np.zeros(0, np.int64), 0).tolist() == [0, 0]
+
+
+def test_clock_stepped() -> None:
+    assert code_of(checks.clock_stepped(1, 2e9)) == "clock_stepped"
+    assert checks.clock_stepped(0, 100.0) is None
+
+
+def test_target_died() -> None:
+    outcomes = [Outcome.OK] * 40 + [Outcome.RESET] * 3 + [Outcome.CONNECT_FAILED] * 7
+    notice = checks.target_died(make_columns(50, outcome_code=codes(outcomes)), is_alive_at_end=True)
+    assert code_of(notice) == "target_died"
+    assert notice is not None
+    assert "40.0 s into the run" in notice.message
+    recovered = [*outcomes[:49], Outcome.OK]
+    assert checks.target_died(make_columns(50, outcome_code=codes(recovered)), is_alive_at_end=True) is None
+    healthy = make_columns(50)
+    assert checks.target_died(healthy, is_alive_at_end=True) is None
+    assert code_of(checks.target_died(healthy, is_alive_at_end=False)) == "target_died"
+
+
+def test_interrupted() -> None:
+    assert checks.interrupted("complete", ()) is None
+    for status in ("interrupted", "failed", "running"):
+        assert code_of(checks.interrupted(status, ())) == "interrupted"
+    broke = checks.interrupted("complete", ("worker 1: MemoryError.",))
+    assert broke is not None
+    assert "MemoryError" in broke.message
+
+
+def test_failures_by_kind() -> None:
+    notice = checks.failures({"ok": 588, "stalled": 2, "http_status": 10})
+    assert code_of(notice) == "failures"
+    assert notice is not None
+    assert notice.message == "12 of 600 requests failed (2 %): 10 http_status, 2 stalled."
+    assert checks.failures({"ok": 600}) is None
+
+
+def steps_of(levels: Floats) -> Steps:
+    return Steps(time_ns=np.arange(len(levels), dtype=np.float64) * 1e8, level=levels.astype(np.int64))
+
+
+def test_unstable_fires_on_a_backlog_that_grows() -> None:
+    rng = np.random.default_rng(3)
+    window = Window(start_ns=0.0, end_ns=30e9)
+    growing = steps_of(np.linspace(0.0, 90.0, 300) + rng.poisson(5, 300))
+    assert code_of(checks.unstable(growing, window)) == "unstable"
+
+
+def test_unstable_is_silent_on_stationary_queues() -> None:
+    rng = np.random.default_rng(4)
+    window = Window(start_ns=0.0, end_ns=60e9)
+    false_alarms = 0
+    for _ in range(200):
+        # M/M/1 at load 0.7, sampled as a random walk of arrivals and departures
+        jumps = np.where(rng.random(600) < 0.7 / 1.7, 1, -1)
+        levels = np.zeros(600)
+        for i, jump in enumerate(jumps[1:], 1):
+            levels[i] = max(0, levels[i - 1] + jump)
+        false_alarms += checks.unstable(steps_of(levels), window) is not None
+    assert false_alarms <= 2
+    assert checks.unstable(steps_of(np.full(300, 4)), window) is None
+    assert checks.unstable(Steps(time_ns=np.zeros(0), level=np.zeros(0, np.int64)), window) is None
+
+
+def test_warnings() -> None:
+    assert code_of(checks.closed_loop(8, None)) == "closed_loop"
+    assert code_of(checks.closed_loop(None, 64)) == "closed_loop"
+    assert checks.closed_loop(None, None) is None
+    assert code_of(checks.no_first_token(np.array([1.0, np.nan]))) == "no_first_token"
+    assert checks.no_first_token(np.array([1.0])) is None
+    assert code_of(checks.cpu_pressure(35.0)) == "cpu_pressure"
+    assert checks.cpu_pressure(5.0) is None
+    assert checks.cpu_pressure(None) is None
