@@ -2,7 +2,9 @@
 
 Bytes are kept from the first read on and parsed when no request is due and no socket waits. Memory is
 bounded: finished exchanges hold at most MAX_KEPT_BYTES, beyond which the oldest is parsed at once and
-counted as parsed under load; a live one holds at most the raw transport's MAX_RESPONSE_BYTES.
+counted as parsed under load; a live one holds at most the raw transport's MAX_RESPONSE_BYTES. Rows reach
+the disk in batches small enough to fit between two requests, a second after they were made at the latest
+unless the loop is never idle.
 """
 
 from __future__ import annotations
@@ -21,6 +23,12 @@ MAX_KEPT_BYTES = 256 << 20
 STAMP_BYTES = 100  # what a chunk costs beside its bytes: an object header, two ints and three list slots
 MAX_SAMPLES = 256  # of each kind between two reports
 FIRST_GUESS_NS_PER_BYTE = 10.0
+BATCH_ROWS = 64
+BATCH_STAMPS = 8_192
+MAX_BATCH_STAMPS = 65_536  # written at once whatever is due
+BATCH_AGE_NS = 1_000_000_000
+FLUSH_NS = 500_000  # and a third of a microsecond a stamp
+FLUSH_NS_PER_STAMP = 300
 
 ToRecord = Callable[[Exchange], RequestRecord]
 
@@ -31,7 +39,7 @@ class RowSink(Protocol):
     num_rows: int
 
     def append(self, record: RequestRecord) -> None: ...
-    def flush_if_due(self) -> None: ...
+    def flush(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -66,6 +74,9 @@ class Ledger:
         self._finished: deque[tuple[Exchange, int]] = deque()
         self._kept_bytes = 0
         self._ns_per_byte = FIRST_GUESS_NS_PER_BYTE
+        self._batch_rows = 0
+        self._batch_stamps = 0
+        self._batch_since_ns = 0
         self.tally = Tally()
         self.num_events = 0
         self.num_parsed_under_load = 0
@@ -82,14 +93,18 @@ class Ledger:
             self.num_parsed_under_load += 1
             self.parse_one()
 
-    @property
-    def num_waiting(self) -> int:
-        return len(self._finished)
+    def idle_work(self, spare_ns: int) -> Callable[[], None] | None:
+        """What can be done within `spare_ns`, by what it took the last times; None for nothing."""
+        if spare_ns > FLUSH_NS + FLUSH_NS_PER_STAMP * self._batch_stamps and self._is_batch_due():
+            return self.flush
+        if self._finished and spare_ns > self._finished[0][1] * self._ns_per_byte:
+            return self.parse_one
+        return None
 
-    @property
-    def expected_ns(self) -> int:
-        """How long the next `parse_one` will take, by what the last ones took a byte."""
-        return int(self._finished[0][1] * self._ns_per_byte) if self._finished else 0
+    def _is_batch_due(self) -> bool:
+        if self._batch_rows >= BATCH_ROWS or self._batch_stamps >= BATCH_STAMPS:
+            return True
+        return self._batch_rows > 0 and now_ns() - self._batch_since_ns >= BATCH_AGE_NS
 
     def parse_one(self) -> None:
         """Make the oldest exchange a row."""
@@ -97,7 +112,7 @@ class Ledger:
         self._kept_bytes -= num_bytes
         begun_ns = now_ns()
         record = self._to_record(exchange)
-        self._rows.append(record)
+        self._batch(record, begun_ns)
         self.tally.add(record)
         self.num_events += len(record.chunk_ns)
         self._ns_per_byte += 0.1 * ((now_ns() - begun_ns) / num_bytes - self._ns_per_byte)
@@ -107,9 +122,19 @@ class Ledger:
         while self._finished:
             self.parse_one()
 
-    def flush_if_due(self) -> None:
-        """Let rows that have waited long enough go to disk."""
-        self._rows.flush_if_due()
+    def _batch(self, record: RequestRecord, at_ns: int) -> None:
+        if self._batch_rows == 0:
+            self._batch_since_ns = at_ns
+        self._rows.append(record)
+        self._batch_rows += 1
+        self._batch_stamps += len(record.chunk_ns)
+        if self._batch_stamps > MAX_BATCH_STAMPS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the rows made since the last time."""
+        self._rows.flush()
+        self._batch_rows = self._batch_stamps = 0
 
     def take_tally(self) -> Tally:
         """What has ended since the last call."""

@@ -93,7 +93,8 @@ def run_worker(task: Task, control: Connection) -> None:
     sys.meta_path.insert(0, _WithoutPandas())
     if task.cpu is not None:
         os.sched_setaffinity(0, {task.cpu})
-    rows = RowWriter(stream_path(task.folder, task.share.worker))
+    path = stream_path(task.folder, task.share.worker)
+    rows = RowWriter(path, batch_rows=sys.maxsize, flush_interval_s=1e9)  # the ledger decides when
     try:
         LoadProcess(task, control, rows).run()
     finally:
@@ -179,9 +180,10 @@ class LoadProcess:
                 continue
             if self._is_over(now):
                 return
-            until = min(schedule.next_ns(), deadlines.next_ns(), house_at_ns)
-            work = self._idle_work(until - now)
+            busy_at_ns = min(schedule.next_ns(), deadlines.next_ns())
+            work = self._idle_work(busy_at_ns - now)
             if work is None:
+                until = min(busy_at_ns, house_at_ns)
                 transport.wait(until)
                 self.stats.loop_lag_max_ns = max(self.stats.loop_lag_max_ns, now_ns() - until)
             elif not transport.wait(0):
@@ -249,12 +251,10 @@ class LoadProcess:
             return None
         if self._ready.has_room() and spare_ns > RENDER_NS:
             return self._ready.fill_one
-        if self._ledger.num_waiting and spare_ns > self._ledger.expected_ns:
-            return self._ledger.parse_one
-        return None
+        return self._ledger.idle_work(spare_ns)
 
     def _keep_house(self, now: int) -> None:
-        """Listen to the parent, report, look after the clock, the rows and the garbage; each seldom."""
+        """Listen to the parent, report, look after the clock and the garbage; each seldom."""
         if self._control.poll():
             self._receive()
         if now >= self._report_at_ns:
@@ -263,12 +263,9 @@ class LoadProcess:
         if now >= self._clock_at_ns:
             self._clock_at_ns = now + CLOCK_NS
             self._transport.check_clock()
-        spare_ns = self._schedule.next_ns() - now
-        if spare_ns > COLLECT_MOMENT_NS:
-            self._ledger.flush_if_due()
-            if now >= self._collect_at_ns:
-                self._collect_at_ns = now + COLLECT_NS
-                gc.collect(1)
+        if now >= self._collect_at_ns and self._schedule.next_ns() - now > COLLECT_MOMENT_NS:
+            self._collect_at_ns = now + COLLECT_NS
+            gc.collect(1)
 
     def _report(self) -> None:
         try:
