@@ -30,7 +30,8 @@ def dense_logits(shape: ModelShape, weights: Weights, token_ids: list[int]) -> A
     """Return the logits after every token [tokens, output ids]; the weights carry norms of one."""
 
     def unfolded(matrix: object) -> Array:
-        return np.asarray(matrix, np.float64) / shape.hidden**0.5
+        array: Array = np.asarray(matrix, np.float64) / shape.hidden**0.5
+        return array
 
     heads, dim, group = shape.heads, shape.head_dim, shape.heads // shape.kv_heads
     n = len(token_ids)

@@ -20,12 +20,12 @@ def completion(**fields: Any) -> bytes:
 
 def test_prompts_may_be_text_or_ids() -> None:
     ids = tokenizer.encode("able about")
-    for prompt in ("able about", ["able about"]):
-        submission = parse_completion(completion(prompt=prompt), CONFIG, "m")
+    for text in ("able about", ["able about"]):
+        submission = parse_completion(completion(prompt=text), CONFIG, "m")
         assert submission.prompt == [tokenizer.BOS_ID, *ids]
         assert submission.max_tokens == 16
-    for prompt in (ids, [ids]):
-        assert parse_completion(completion(prompt=prompt), CONFIG, "m").prompt == ids
+    for token_ids in (ids, [ids]):
+        assert parse_completion(completion(prompt=token_ids), CONFIG, "m").prompt == ids
 
 
 def test_chat_turns_become_one_prompt() -> None:

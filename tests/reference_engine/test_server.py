@@ -51,7 +51,8 @@ def stream_events(client: httpx.Client, path: str, body: dict[str, Any]) -> list
 def fetch_table(client: httpx.Client, path: str) -> pd.DataFrame:
     response = client.get(path)
     assert response.status_code == 200
-    return pq.read_table(io.BytesIO(response.content)).to_pandas()
+    table: pd.DataFrame = pq.read_table(io.BytesIO(response.content)).to_pandas()
+    return table
 
 
 def post_bytes(body: dict[str, Any], request_id: str = "raw") -> bytes:
