@@ -37,6 +37,26 @@ class EventBlock:
         num_rows = len(self.offsets) - 1
         return np.repeat(np.arange(self.start, self.start + num_rows), np.diff(self.offsets))
 
+    def gaps(self) -> tuple[NDArray[np.int64], Floats, Floats]:
+        """The gaps between the events of a row: (event that ends each, seconds, seconds of silence before
+        it).
+
+        Events that one read brought share its stamp: when they came in between is not known, so that each of
+        k has a k-th of the silence before the read, and none a gap of zero. Events that share the *first*
+        read of a row have no gap.
+        """
+        row, stamp_ns = self.row, self.stamp_ns
+        if len(stamp_ns) == 0:
+            return np.zeros(0, np.int64), np.zeros(0), np.zeros(0)
+        is_new_row = np.diff(row, prepend=-1) != 0
+        starts = np.flatnonzero(is_new_row | (np.diff(stamp_ns, prepend=stamp_ns[0] - 1) != 0))
+        sizes = np.diff(starts, append=len(stamp_ns))
+        silence_s = np.diff(stamp_ns[starts], prepend=0) / 1e9
+        silence_s[is_new_row[starts]] = np.nan
+        silence_s, share_s = np.repeat(silence_s, sizes), np.repeat(silence_s / sizes, sizes)
+        ends = np.flatnonzero(~np.isnan(silence_s))
+        return ends, share_s[ends], silence_s[ends]
+
 
 def iter_event_blocks(rows: RequestRows) -> Iterator[EventBlock]:
     """The events of every row, in order of index."""
@@ -62,7 +82,7 @@ class Events:
     gap_s: every gap between two events of a counted request, by request, then time; counted request i (in
     order of index) owns gap_s[gap_offsets[i]:gap_offsets[i + 1]].
     gap_tokens: the tokens of the event that ended the gap, 0 where unknown; None where all events held one.
-    max_gap_s: per counted request, NaN with fewer than two events.
+    max_gap_s: the longest silence of each counted request, NaN with fewer than two reads that held events.
     tokens_in_window: tokens of all requests, counted or not, whose event was stamped inside the window; an
     event of unknown tokens counts its request's output tokens over its number of events.
     num_events, num_alone: events of counted requests; those whose stamp is exact (alone in, or last of, a
@@ -100,14 +120,15 @@ def read_events(rows: RequestRows, columns: Columns, counted: Bools, window: Win
         num_events += int(is_counted.sum())
         num_alone += int((block.stamp_ns == block.lower_ns)[is_counted].sum())
 
-        ends_gap = is_counted[1:] & (row[1:] == row[:-1])
-        gap_s = np.diff(block.stamp_ns)[ends_gap] / 1e9
-        per_row = np.bincount(row[1:][ends_gap] - block.start, minlength=stop - block.start)
+        ends, gap_s, silence_s = block.gaps()
+        is_counted = is_counted[ends]
+        ends, gap_s, silence_s = ends[is_counted], gap_s[is_counted], silence_s[is_counted]
+        per_row = np.bincount(row[ends] - block.start, minlength=stop - block.start)
         per_counted = per_row[counted[block.start : stop]].astype(np.int64)
         gaps.append(gap_s)
-        tokens.append(block.tokens[1:][ends_gap])
+        tokens.append(block.tokens[ends])
         counts.append(per_counted)
-        max_gaps.append(_max_of_segments(gap_s, per_counted))
+        max_gaps.append(_max_of_segments(silence_s, per_counted))
     gap_tokens = np.concatenate(tokens) if tokens else np.zeros(0, np.int32)
     return Events(
         gap_s=_concatenate(gaps),

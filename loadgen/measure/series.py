@@ -144,10 +144,9 @@ def gap_density(rows: RequestRows, columns: Columns) -> Density | None:
     ends: list[Floats] = []
     gaps: list[Floats] = []
     for block in iter_event_blocks(rows):
-        row = block.row
-        inside = row[1:] == row[:-1]
-        ends.append(block.stamp_ns[1:][inside] / 1e9)
-        gaps.append(np.diff(block.stamp_ns)[inside] / 1e9)
+        ending, gap_s, _ = block.gaps()
+        ends.append(block.stamp_ns[ending] / 1e9)
+        gaps.append(gap_s)
     end_s, gap_s = np.concatenate([*ends, []]), np.concatenate([*gaps, []])
     positive = gap_s > 0
     if not positive.any():

@@ -195,3 +195,17 @@ def test_gaps_of_a_request_sum_to_what_lies_between_first_and_last_token(streams
             assert events.max_gap_s[i] == pytest.approx(own.max())
         else:
             assert np.isnan(events.max_gap_s[i])
+
+
+def test_events_of_one_read_share_the_silence_before_it_and_none_is_a_gap_of_zero() -> None:
+    found = compute([make_record(0, scheduled_s=0, token_ms=(50, 80, 80, 80, 90))])
+    assert found["event_gap_s"].n == 4
+    assert found["event_gap_s"].statistics["min"] == pytest.approx(0.010)
+    assert found["event_gap_s"].statistics["max"] == pytest.approx(0.010)
+    assert found["max_gap_s"].statistics["max"] == pytest.approx(0.030)
+
+
+def test_events_of_the_first_read_have_no_gap() -> None:
+    found = compute([make_record(0, scheduled_s=0, token_ms=(50, 50, 60))])
+    assert found["event_gap_s"].n == 1
+    assert found["event_gap_s"].statistics["min"] == pytest.approx(0.010)
