@@ -86,7 +86,7 @@ def test_a_reasoning_event_is_a_token() -> None:
     row = record(
         stream([ROLE, delta_event('{"reasoning":"hm"}'), delta_event('{"content":"x"}', "stop")]), "chat"
     )
-    assert row.first_token_ns == 3 * STEP_NS
+    assert (row.first_token_ns, row.first_answer_ns) == (3 * STEP_NS, 4 * STEP_NS)
 
 
 def test_usage_done_and_end_are_no_latency() -> None:
