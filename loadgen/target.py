@@ -13,7 +13,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,8 +27,11 @@ STOP_TIMEOUT_S = 15.0
 class ServerProcess:
     """A server started for one measurement; a context manager that stops it whatever happens."""
 
-    def __init__(self, command: Sequence[str], *, log: Path, env: dict[str, str] | None = None) -> None:
-        """command: must contain `{ready_fd}` where the number of the pipe belongs."""
+    def __init__(self, command: Sequence[str], *, log: Path, cpus: Iterable[int] | None = None) -> None:
+        """command: must contain `{ready_fd}` where the number of the pipe belongs.
+
+        cpus: the processors that the server starts on; a child that asks for others gets them.
+        """
         self._log = log
         read_fd, write_fd = os.pipe()
         with log.open("wb") as output:
@@ -39,9 +42,10 @@ class ServerProcess:
                 stderr=subprocess.STDOUT,
                 pass_fds=[write_fd],
                 start_new_session=True,
-                env=env,
             )
         os.close(write_fd)
+        if cpus is not None:
+            os.sched_setaffinity(self._process.pid, cpus)
         self._ready_fd = read_fd
         self.facts: dict[str, Any] = {}
 

@@ -100,7 +100,7 @@ def _reference_engine(
         ) from exc
     engine_cpu, load_cpus = _split_cpus() if options.pin else (None, None)
     command = engine_command(options, folder, engine_cpu)
-    with ServerProcess(command, log=folder / "engine.log") as server:
+    with ServerProcess(command, log=folder / "engine.log", cpus=load_cpus) as server:
         server.wait_ready()
         yield server, load_cpus
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -63,3 +64,14 @@ def test_ctrl_c_at_the_terminal_does_not_reach_the_server(tmp_path: Path) -> Non
     code = 'os.write(fd, b\'{"port": 1, "session": %d}\\n\' % os.getsid(0))\ntime.sleep(60)'
     with ServerProcess(command(code), log=tmp_path / "log") as server:
         assert server.wait_ready(30.0)["session"] == server.pid
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no sched_setaffinity")
+def test_a_server_stays_on_the_processors_it_was_given(tmp_path: Path) -> None:
+    cpu = min(os.sched_getaffinity(0))
+    code = (
+        'time.sleep(0.3)\nos.write(fd, b\'{"port": 1, "cpus": [%d]}\\n\' % os.sched_getaffinity(0).pop())\n'
+    )
+    with ServerProcess(command(code + "time.sleep(60)"), log=tmp_path / "log", cpus=[cpu]) as server:
+        assert server.wait_ready(30.0)["cpus"] == [cpu]
+        assert os.sched_getaffinity(server.pid) == {cpu}
