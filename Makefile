@@ -35,9 +35,7 @@ bench: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks.client
 
 loc: ## product lines, tests and benchmarks apart
-	@git ls-files 'loadgen/*.py' 'workloads/*.py' 'reports/*.py' 'reference_engine/*.py' | xargs wc -l | tail -1
-	@for p in loadgen workloads reports reference_engine tests; do \
-	  printf '%8d %s\n' "$$(git ls-files "$$p/*.py" | xargs cat | wc -l)" $$p; done
+	@$(PYTHON) tools/loc.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
