@@ -30,7 +30,8 @@ class TokenCount:
 
 def count_tokens(facts: Sequence[ChunkFacts], known: TokenEvents | None) -> TokenCount:
     """Find the token-bearing events of one stream. known: what preflight found out about the server."""
-    stated = [f.usage.completion_tokens for f in facts if f.usage is not None]
+    usages = [f.usage.completion_tokens for f in facts if f.usage is not None]
+    stated = [tokens for tokens in usages if tokens is not None]
     total = stated[-1] if stated else None
     text = [i for i, f in enumerate(facts) if f.is_token]
     if len(stated) > 1:

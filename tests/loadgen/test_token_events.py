@@ -64,6 +64,7 @@ def test_without_usage_nothing_is_invented() -> None:
     found = count(ROLE, text(), EMPTY, FINISH, DONE)
     assert (found.events, found.tokens, found.total, found.source) == ([1], [None], None, "unknown")
     assert count(text(), usage(None)).total is None
+    assert count(text(), usage(1), usage(None)).total == 1
 
 
 def test_what_preflight_knows_counts_where_no_usage_came() -> None:
