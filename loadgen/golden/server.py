@@ -46,11 +46,16 @@ CLOSE = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldenConfig:
-    """When the events of an answer are due, counted from the arrival of its request."""
+    """When the events of an answer are due, counted from the arrival of its request.
+
+    in_steps: due instants wait for the next multiple of the gap, so that the tokens of all streams leave one
+    behind the other as from an engine that works in steps; else each stream keeps a phase of its own.
+    """
 
     ttft_ns: int = 20_000_000
     gap_ns: int = 10_000_000
     tokens_per_event: int = 1
+    in_steps: bool = False
 
 
 class Connection:
@@ -206,6 +211,8 @@ class GoldenServer:
         shape, is_stream = read_request(body, is_chat, self.config.tokens_per_event)
         connection.is_busy = True
         due_ns = connection.arrived_ns + self.config.ttft_ns
+        if self.config.in_steps:
+            due_ns += -due_ns % self.config.gap_ns
         if is_stream:
             answer = stream_bytes(shape)
             self.send(connection, answer.head)
@@ -367,11 +374,13 @@ def main() -> None:
     parser.add_argument("--ttft-ms", type=float, default=20.0)
     parser.add_argument("--gap-ms", type=float, default=10.0)
     parser.add_argument("--tokens-per-event", type=int, default=1)
+    parser.add_argument("--in-steps", action="store_true", help="write the tokens of all streams in a row")
     args = parser.parse_args()
     config = GoldenConfig(
         ttft_ns=round(args.ttft_ms * 1e6),
         gap_ns=round(args.gap_ms * 1e6),
         tokens_per_event=args.tokens_per_event,
+        in_steps=args.in_steps,
     )
     run_server(GoldenServer(config, listen(args.host, args.port)), cpu=args.cpu)
 
