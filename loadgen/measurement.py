@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,6 +18,7 @@ from loadgen.engine_logs import rebase_engine_logs
 from loadgen.environment import describe_environment, read_cpu_pressure
 from loadgen.measure.summary import summarize
 from loadgen.store import Run, RunFolder, load
+from loadgen.telemetry import Telemetry
 from workloads.plan import Plan
 
 
@@ -45,6 +47,7 @@ def record(
     on_progress: Callable[[Progress], None],
     stop: threading.Event,
     is_target_alive: Callable[[], bool],
+    telemetry: Telemetry | None = None,
 ) -> dict[str, Any]:
     """Send the plan, keep every row, and write the manifest; return the manifest as written.
 
@@ -64,8 +67,12 @@ def record(
     pressure = CpuPressure()
     status, reason = "failed", "the load generator broke before this request was sent"
     try:
-        result = drive(plan, config, folder=folder.path, on_progress=on_progress, stop=stop)
+        with telemetry or nullcontext():
+            result = drive(plan, config, folder=folder.path, on_progress=on_progress, stop=stop)
         facts["drive"] = result.facts()
+        if telemetry is not None:
+            telemetry.save(folder.path / "server.parquet", result.epoch_ns)
+            facts["telemetry"] = telemetry.facts()
         status = "interrupted" if result.interrupted else "complete"
         reason = "the run was stopped before this request was due" if result.interrupted else reason
     finally:

@@ -1,41 +1,52 @@
 """A few questions to the target before the load: is it there, what does it speak, does it do as asked?
 
-Decides the protocol, the model and how many tokens the server adds to a prompt (chat template, BOS), and
-tells apart the ways in which a target can be wrong. Its requests are never rows. What a server does not say
-(usage, context length) is noted, not guessed.
+Decides the protocol, the model, how many tokens the server adds to a prompt (chat template, BOS) and which of
+its events are tokens, and says for each finding what it means for the metrics. Its requests are never rows. A
+probe that fails is a warning; only where nothing answers is the target refused, with the reason named. What a
+server does not say (usage, context length) is noted, not guessed.
 """
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-import httpx
+import msgspec
 
 from loadgen.endpoints import ENDPOINTS
-from loadgen.endpoints.base import Endpoint, EndpointDataError, Usage
-from loadgen.endpoints.errors import error_text
-from loadgen.endpoints.openai import Chat, Completions
+from loadgen.endpoints.base import Endpoint, TokenEvents
+from loadgen.endpoints.template import load_template
 from loadgen.errors import TargetError, UsageError
-from loadgen.sse import SseParser
+from loadgen.probing import TRY_TIMEOUT_S, Answer, Prober, excerpt, models_in, native_models
+from loadgen.redaction import secrets_of
+from loadgen.token_events import TokenCount, count_tokens
 
-PROBE_WORDS = (24, 96)
-PROBE_OUTPUT_TOKENS = 8
-MAX_WORDS_CHARS = 300
-AUTO_ORDER = ("completions", "chat")
+SHORT_WORDS, LONG_WORDS = 24, 288  # the long one fills two of the largest cache blocks in use (128 tokens)
+PROBE_OUTPUT_TOKENS = 16
+NOT_SERVED = (404, 405, 501)
+API_SUFFIXES = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/v1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One line of the preflight table. meaning: for the metrics; empty where all is as it should be."""
+
+    what: str
+    found: str
+    meaning: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preflight:
     """What the target turned out to be.
 
-    endpoint: the API, without the fields that this server refuses.
+    endpoint: the API, without the fields that this server refuses, and with what is known of its events.
     prompt_offset: tokens that the server adds to every prompt; None where it does not report usage.
     context_tokens: longest prompt plus answer, where the server says.
-    notes: one sentence each, what was found and what it means for the metrics.
     """
 
     api: str
@@ -43,17 +54,25 @@ class Preflight:
     model: str
     prompt_offset: int | None
     context_tokens: int | None
-    notes: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is not as it should be, one sentence each."""
+        return tuple(f"{f.what}: {f.found}; {f.meaning}" for f in self.findings if f.meaning)
 
     def facts(self) -> dict[str, Any]:
         """The same as JSON-able facts for the manifest."""
-        return {name: getattr(self, name) for name in ("api", "model", "prompt_offset", "context_tokens")} | {
-            "notes": list(self.notes)
+        names = ("api", "model", "prompt_offset", "context_tokens")
+        findings = [{f.name: getattr(item, f.name) for f in fields(item)} for item in self.findings]
+        return {name: getattr(self, name) for name in names} | {
+            "notes": list(self.notes),
+            "preflight": findings,
         }
 
 
 def base_url(target: str) -> str:
-    """Normalise `--target`: scheme and host required, a trailing `/v1` or slash is cut."""
+    """Normalise `--target`: scheme and host required; a trailing slash, `/v1` or API path is cut."""
     parts = urlsplit(target)
     try:
         is_complete = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
@@ -61,7 +80,13 @@ def base_url(target: str) -> str:
         is_complete = False
     if not is_complete:
         raise UsageError(f"--target {target!r} is not a URL such as http://127.0.0.1:8000")
-    path = parts.path.rstrip("/").removesuffix("/v1")
+    if parts.username is not None:
+        raise UsageError(
+            "--target holds a user name: give credentials by --header 'Authorization: Basic ...'"
+        )
+    path = parts.path.rstrip("/")
+    for suffix in API_SUFFIXES:
+        path = path.removesuffix(suffix)
     return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
 
 
@@ -72,206 +97,289 @@ def probe(
     model: str | None,
     headers: Mapping[str, str],
     words: Sequence[str],
+    extra: tuple[tuple[str, str], ...] = (),
     verify: bool = True,
-    timeout_s: float = 30.0,
+    trust_env: bool = False,
+    timeout_s: float = TRY_TIMEOUT_S,
 ) -> Preflight:
-    """Ask the target what it is. url: as from `base_url`; words: one-token words for the probes.
+    """Ask the target what it is. url: as from `base_url`; api: `auto`, a name of ENDPOINTS or a TOML file.
 
-    Raises TargetError, in one line, where the target cannot be measured.
+    words: one-token words for the probes. extra: further body fields. Raises TargetError, in one line, where
+    the target cannot be measured.
     """
-    with httpx.Client(base_url=url, headers=dict(headers), timeout=timeout_s, verify=verify) as client:
-        listed = _list_models(client, url)
-        name = model or _first_model(listed, url)
-        candidates = AUTO_ORDER if api == "auto" else (api,)
-        notes: list[str] = []
-        chosen, endpoint, first = _first_that_answers(client, url, candidates, name, words, notes)
-        second = _ask(client, endpoint, name, words[: PROBE_WORDS[1]], 1)
-        offset = _prompt_offset(first, second, notes)
-        _check_lengths(_ask(client, endpoint, name, words[:8], PROBE_OUTPUT_TOKENS), notes)
-    return Preflight(
-        api=chosen,
-        endpoint=endpoint,
-        model=name,
-        prompt_offset=offset,
-        context_tokens=_context_tokens(listed, name),
-        notes=tuple(notes),
-    )
+    secrets = secrets_of(headers)
+    with Prober(
+        url, headers=headers, secrets=secrets, verify=verify, trust_env=trust_env, timeout_s=timeout_s
+    ) as prober:
+        return _Interview(prober, words, has_key=bool(secrets)).conduct(api, model, extra)
 
 
-@dataclass(slots=True)
-class _Answer:
-    """One probe's answer. num_words: words in its prompt."""
+class _Interview:
+    """One preflight; `findings` grow as the questions are answered."""
 
-    num_words: int
-    status: int
-    content_type: str
-    body: bytes
-    num_token_events: int = 0
-    finish_reason: str | None = None
-    usage: Usage | None = None
-    error: str | None = None
+    def __init__(self, prober: Prober, words: Sequence[str], *, has_key: bool) -> None:
+        self._prober = prober
+        self._words = words
+        self._has_key = has_key
+        self.findings: list[Finding] = []
 
-    def complaint(self) -> str | None:
-        """Say what is wrong with the answer, None where nothing is."""
-        if self.status != 200:
-            return f"answered {self.status} ({self.error or _excerpt(self.body, self.content_type)})"
-        if self.error:
-            return f"answered with an error: {self.error}"
-        if self.finish_reason is None and self.usage is None and not self.num_token_events:
-            return f"answered 200, but no completion ({_excerpt(self.body, self.content_type)})"
-        return None
+    def note(self, what: str, found: str, meaning: str = "") -> None:
+        self.findings.append(Finding(what=what, found=found, meaning=meaning))
 
+    def conduct(self, api: str, model: str | None, extra: tuple[tuple[str, str], ...]) -> Preflight:
+        is_template = api.endswith(".toml")
+        listed = [] if is_template else self._list_models(needs_one=model is None)
+        self._name = model or (str(listed[0]["id"]) if listed else "")
+        candidates = {api: load_template(Path(api), model)} if is_template else _candidates(api)
+        candidates = {name: with_fields(endpoint, extra=extra) for name, endpoint in candidates.items()}
+        name, endpoint, short = self._choose(candidates, listed)
+        context = self._context_tokens(listed)
+        long_words = min(LONG_WORDS, (context or 10 * LONG_WORDS) - PROBE_OUTPUT_TOKENS, len(self._words))
+        long = self._prober.ask(endpoint, self._words[:long_words], 1, self._name)
+        again = self._prober.ask(endpoint, self._words[:long_words], 1, self._name)
+        offset = self._prompt_offset(short, long)
+        endpoint = self._check_lengths(endpoint)
+        self._check_cache(again)
+        self._check_metrics()
+        return Preflight(
+            api=name,
+            endpoint=endpoint,
+            model=self._name,
+            prompt_offset=offset,
+            context_tokens=context,
+            findings=tuple(self.findings),
+        )
 
-def _excerpt(body: bytes, content_type: str) -> str:
-    text = " ".join(body[:200].decode("utf-8", "replace").split())
-    kind = content_type.split(";")[0] or "no content type"
-    return f"{kind}: {text}" if text else kind
+    def _list_models(self, *, needs_one: bool) -> list[dict[str, Any]]:
+        """The models that the server lists, by OpenAI's API or by its own."""
+        url = self._prober.url
+        answer = self._prober.get("/v1/models")
+        self._refuse_wrong_key(answer, "GET /v1/models")
+        if answer.is_page and answer.status == 200:
+            raise TargetError(
+                f"{url} is not an OpenAI-compatible server: GET /v1/models answered with a web page "
+                f"({excerpt(answer.body, 'text/html')}); is --target the API, or a site in front of it?"
+            )
+        if answer.failure:
+            raise TargetError(f"{url} does not answer: {answer.failure}; still starting? --probe-timeout 30s")
+        models = models_in(answer)
+        if models is None and answer.status == 200:
+            raise TargetError(
+                f"{url} is not an OpenAI-compatible server: GET /v1/models answered "
+                f"{excerpt(answer.body, answer.content_type)}"
+            )
+        models = models or native_models(self._prober)
+        if models:
+            version = self._prober.get_json("/version")
+            number = f" {version['version']}" if isinstance(version, dict) and "version" in version else ""
+            self.note("server", f"{models[0].get('owned_by') or 'unnamed'}{number}, model {models[0]['id']}")
+        elif needs_one:
+            raise TargetError(self._nothing_listed(answer))
+        return models
 
+    def _nothing_listed(self, answer: Answer) -> str:
+        url = self._prober.url
+        parts = urlsplit(url)
+        root = urlunsplit((parts.scheme, parts.netloc, "", "", ""))
+        said = f"answered {answer.status}"
+        if parts.path and models_in(self._prober.get(f"{root}/v1/models")):
+            return f"{url} has no API (GET /v1/models {said}), but {root} has: use --target {root}"
+        return (
+            f"{url} lists no model at /v1/models ({said}); is it an LLM server, and is the path right? "
+            "Else say --model NAME"
+        )
 
-def _get(client: httpx.Client, url: str, path: str) -> httpx.Response:
-    try:
-        return client.get(path)
-    except httpx.ConnectTimeout as exc:
-        raise TargetError(f"{url} does not answer: connecting timed out") from exc
-    except httpx.ConnectError as exc:
-        raise TargetError(f"{url} refuses connections ({exc}); is the server running?") from exc
-    except httpx.HTTPError as exc:
-        raise TargetError(f"{url} does not answer HTTP ({type(exc).__name__}: {exc})") from exc
-
-
-def _list_models(client: httpx.Client, url: str) -> list[dict[str, Any]]:
-    response = _get(client, url, "/v1/models")
-    if response.status_code in (401, 403):
+    def _refuse_wrong_key(self, answer: Answer, question: str) -> None:
+        if answer.status not in (401, 403):
+            return
+        what = "refuses the key" if self._has_key else "wants a key"
         raise TargetError(
-            f"{url} wants a key (GET /v1/models answered {response.status_code}); "
+            f"{self._prober.url} {what} ({question} answered {answer.status}); "
             "set BENCH_API_KEY or give --header 'Authorization: Bearer ...'"
         )
-    try:
-        models = response.json()["data"] if response.status_code == 200 else []
-        return [entry for entry in models if isinstance(entry.get("id"), str)]
-    except (ValueError, KeyError, TypeError, AttributeError) as exc:
-        kind = response.headers.get("content-type", "")
-        raise TargetError(
-            f"{url} is not an OpenAI-compatible server: GET /v1/models answered "
-            f"{_excerpt(response.content, kind)}"
-        ) from exc
 
+    def _choose(
+        self, candidates: Mapping[str, Endpoint], listed: list[dict[str, Any]]
+    ) -> tuple[str, Endpoint, Answer]:
+        """Find the first API that answers, leaving out fields that the server refuses."""
+        complaints: list[str] = []
+        for name, endpoint in candidates.items():
+            tried: list[str] = []
+            for variant, refused in _variants(endpoint):
+                answer = self._prober.ask(variant, self._words[:SHORT_WORDS], 1, self._name)
+                self._refuse_wrong_key(answer, f"POST {endpoint.path}")
+                complaint = answer.complaint()
+                if complaint is None or self._is_mere_hiccup(answer, variant):
+                    self._note_choice(name, refused, complaint, complaints)
+                    return name, variant, answer
+                tried.append(f"POST {endpoint.path} {complaint}")
+                if answer.status not in (400, 422):
+                    break
+            complaints.append(tried[0])
+            if answer.failure:
+                break  # the server is there, and slow: other paths would wait as long
+        raise TargetError(self._cannot(candidates, complaints, listed))
 
-def _first_model(listed: list[dict[str, Any]], url: str) -> str:
-    if not listed:
-        raise TargetError(
-            f"{url} lists no model at /v1/models; is it an OpenAI-compatible server? Else say --model NAME"
-        )
-    return str(listed[0]["id"])
+    def _is_mere_hiccup(self, answer: Answer, endpoint: Endpoint) -> bool:
+        """Whether a probe that failed was an exception: the same API answers a second, other prompt."""
+        if answer.failure is None and answer.status < 500:
+            return False
+        second = self._prober.ask(endpoint, self._words[1 : SHORT_WORDS + 1], 1, self._name)
+        return second.complaint() is None
 
+    def _note_choice(self, name: str, refused: str, complaint: str | None, before: list[str]) -> None:
+        self.note("api", name + (f" ({before[0]})" if before else ""))
+        if refused:
+            means = "answers may end before the length asked for" if "eos" in refused else ""
+            means += "; token counts are unknown" if "stream_options" in refused else ""
+            self.note("fields", f"the server refuses {refused}", means)
+        if complaint is not None:
+            self.note("first probe", complaint, "the next one was answered; expect failed requests")
 
-def _context_tokens(listed: list[dict[str, Any]], model: str) -> int | None:
-    for entry in listed:
-        length = entry.get("max_model_len")
-        if entry["id"] == model and isinstance(length, int) and length > 0:
-            return length
-    return None
+    def _cannot(
+        self, candidates: Mapping[str, Endpoint], complaints: list[str], listed: list[dict[str, Any]]
+    ) -> str:
+        words = f"{self._prober.url} cannot be measured: " + "; ".join(complaints[:2])
+        names = [str(model["id"]) for model in listed]
+        if names and self._name not in names:
+            words += f". It lists no model {self._name!r}, but: {', '.join(names[:5])}"
+        elif len(candidates) == 1:
+            for name, endpoint in _candidates("auto").items():
+                if name in candidates:
+                    continue
+                answer = self._prober.ask(endpoint, self._words[:SHORT_WORDS], 1, self._name)
+                if answer.complaint() is None:
+                    return f"{words}. It does answer --api {name}"
+        return words
 
-
-def _first_that_answers(
-    client: httpx.Client,
-    url: str,
-    candidates: Sequence[str],
-    model: str,
-    words: Sequence[str],
-    notes: list[str],
-) -> tuple[str, Endpoint, _Answer]:
-    """Find the first API that answers, leaving out fields that the server refuses."""
-    complaints = []
-    for name in candidates:
-        for endpoint, note in _variants(ENDPOINTS[name]):
-            answer = _ask(client, endpoint, model, words[: PROBE_WORDS[0]], 1)
-            complaint = answer.complaint()
-            if complaint is None:
-                notes.extend(filter(None, [note]))
-                return name, endpoint, answer
-            if note == "":
-                complaints.append(f"POST {endpoint.path} {complaint}")
-            if answer.status not in (400, 422):
-                break
-    raise TargetError(f"{url} cannot be measured: " + "; ".join(complaints))
-
-
-def _variants(endpoint: Completions | Chat) -> list[tuple[Endpoint, str]]:
-    """The API as it is, then without the extensions that some servers refuse, and what that means."""
-    without_eos = replace(endpoint, ignore_eos=False)
-    without_usage = replace(without_eos, include_usage=False)
-    return [
-        (endpoint, ""),
-        (without_eos, "the server refuses ignore_eos: answers may end before the length asked for"),
-        (
-            without_usage,
-            "the server refuses ignore_eos and stream_options: lengths are its own, counts unknown",
-        ),
-    ]
-
-
-def _ask(
-    client: httpx.Client, endpoint: Endpoint, model: str, words: Sequence[str], output_tokens: int
-) -> _Answer:
-    body = endpoint.body(" ".join(words), output_tokens, model)
-    try:
-        response = client.post(endpoint.path, content=body, headers={"content-type": "application/json"})
-    except httpx.HTTPError as exc:
-        raise TargetError(
-            f"{client.base_url} broke off a probe of {endpoint.path} ({type(exc).__name__}: {exc})"
-        ) from exc
-    kind = response.headers.get("content-type", "")
-    answer = _Answer(len(words), response.status_code, kind, response.content)
-    if response.status_code != 200:
-        answer.error = error_text(response.content)[:MAX_WORDS_CHARS]
-        return answer
-    try:
-        if "event-stream" in kind:
-            facts = [endpoint.interpret(event.data) for event in SseParser().feed(response.content + b"\n\n")]
-        else:
-            facts = [endpoint.interpret_body(response.content)]
-    except EndpointDataError as exc:
-        answer.error = str(exc)
-        return answer
-    for fact in facts:
-        answer.num_token_events += fact.is_token
-        answer.finish_reason = fact.finish_reason or answer.finish_reason
-        answer.usage = fact.usage or answer.usage
-        answer.error = fact.error or answer.error
-    return answer
-
-
-def _prompt_offset(short: _Answer, long: _Answer, notes: list[str]) -> int | None:
-    """Tokens that the server adds to a prompt, from two prompts of known length."""
-    few = short.usage.prompt_tokens if short.usage else None
-    many = long.usage.prompt_tokens if long.usage else None
-    if few is None or many is None:
-        notes.append("the server reports no usage: prompt lengths are as planned, not as counted")
+    def _context_tokens(self, listed: list[dict[str, Any]]) -> int | None:
+        for entry in listed:
+            length = entry.get("max_model_len")
+            if entry["id"] == self._name and isinstance(length, int) and length > 0:
+                return length
         return None
-    slope = (many - few) / (long.num_words - short.num_words)
-    if slope != 1:
-        notes.append(
-            f"the server counts {slope:.3f} tokens for each one-token word: prompts are longer than planned"
-        )
-    return few - round(slope * short.num_words)
+
+    def _prompt_offset(self, short: Answer, long: Answer) -> int | None:
+        """Tokens that the server adds to a prompt, from two prompts of known length."""
+        few = short.usage.prompt_tokens if short.usage else None
+        many = long.usage.prompt_tokens if long.usage else None
+        if few is None or many is None:
+            few, many = (self._tokenize(answer.num_words) for answer in (short, long))
+        if few is None or many is None or long.num_words == short.num_words:
+            meaning = "prompt lengths are as planned, not as counted"
+            self.note("prompt tokens", "the server reports no usage", meaning)
+            return None
+        slope = (many - few) / (long.num_words - short.num_words)
+        offset = few - round(slope * short.num_words)
+        means = "" if slope == 1 else "prompts are not as long as planned"
+        each = "" if slope == 1 else f"; it counts {slope:.3f} tokens for each one-token word"
+        self.note("prompt tokens", f"the server adds {offset} to each prompt{each}", means)
+        return offset
+
+    def _tokenize(self, num_words: int) -> int | None:
+        """Count by the server's tokenizer (vLLM, SGLang: `prompt`; llama.cpp: `content`)."""
+        text = " ".join(self._words[:num_words])
+        value = {"model": self._name, "prompt": text, "content": text, "add_special": True}
+        said = self._prober.post_json("/tokenize", value)
+        if not isinstance(said, dict):
+            return None
+        count, tokens = said.get("count"), said.get("tokens")
+        return count if isinstance(count, int) else len(tokens) if isinstance(tokens, list) else None
+
+    def _check_lengths(self, endpoint: Endpoint) -> Endpoint:
+        """Whether it streams, counts, and gives the length asked for; which of its events are tokens."""
+        answer = self._prober.ask(endpoint, self._words[:8], PROBE_OUTPUT_TOKENS, self._name)
+        if complaint := answer.complaint():
+            self.note("lengths", complaint, "how it streams and counts is not known")
+            return endpoint
+        if not answer.is_stream:
+            self.note("streaming", "no", "there is no first token apart from the last")
+            return endpoint
+        count = count_tokens(answer.facts, None)
+        self.note("streaming", f"yes, {len(count.events)} events for {_or_unknown(count.total)} tokens")
+        self._note_length(count, answer)
+        if count.total is None or None not in count.tokens:
+            return _knowing(endpoint, answer, count)
+        rising = with_fields(endpoint, continuous_usage=True)
+        if rising != endpoint:
+            again = self._prober.ask(rising, self._words[:8], PROBE_OUTPUT_TOKENS, self._name)
+            if again.complaint() is None and None not in count_tokens(again.facts, None).tokens:
+                self.note("tokens per event", "more than one, stated by a usage that rises with the stream")
+                return rising
+        ratio = count.total / max(len(count.events), 1)
+        self.note("tokens per event", f"{ratio:.2g} on average", "event gaps are not token gaps; no itl_s")
+        return endpoint
+
+    def _note_length(self, count: TokenCount, answer: Answer) -> None:
+        produced, asked = count.total, PROBE_OUTPUT_TOKENS
+        if produced is None:
+            meaning = "output tokens are counted from events, or unknown"
+            self.note("output tokens", "the server reports no usage", meaning)
+        elif produced == asked:
+            self.note("output tokens", f"{produced}, as asked")
+        elif produced > asked:
+            self.note("output tokens", f"{produced} for max_tokens {asked}", "lengths are its own")
+        else:
+            found = f"{produced} of {asked} asked for, finish reason {answer.finish_reason!r}"
+            self.note("output tokens", found, "it ends at its own end token: lengths are its own")
+
+    def _check_cache(self, again: Answer) -> None:
+        """Whether a prompt sent twice is found in a prefix cache; prompts of a run are all different."""
+        cached = again.usage.cached_tokens if again.usage else None
+        if cached is None:
+            self.note("prefix cache", "the server does not say what it found cached")
+        elif cached:
+            self.note("prefix cache", f"on ({cached} of {again.num_words} words of a repeated prompt)")
+        else:
+            self.note("prefix cache", "off, or reports none")
+
+    def _check_metrics(self) -> None:
+        answer = self._prober.get("/metrics")
+        has_metrics = answer.status == 200 and not answer.is_page and b"\n" in answer.body
+        self.note("/metrics", "there; scraped during the run" if has_metrics else "none")
 
 
-def _check_lengths(answer: _Answer, notes: list[str]) -> None:
-    """Note where the server does not stream, does not count, or does not give the length asked for."""
-    if "event-stream" not in answer.content_type:
-        notes.append("the server does not stream: there is no first token apart from the last")
-    produced = answer.usage.completion_tokens if answer.usage else None
-    if produced is None:
-        notes.append("the server reports no usage: output tokens are counted from events, or unknown")
-    elif produced != PROBE_OUTPUT_TOKENS:
-        notes.append(
-            f"asked for {PROBE_OUTPUT_TOKENS} output tokens, the server gave {produced}: lengths are its own"
-        )
-    if produced and answer.num_token_events not in (0, produced):
-        notes.append(
-            f"{produced / answer.num_token_events:.2g} tokens an event: event gaps are not token gaps"
-        )
+def _candidates(api: str) -> dict[str, Endpoint]:
+    return dict(ENDPOINTS) if api == "auto" else {api: ENDPOINTS[api]}
+
+
+def with_fields(endpoint: Endpoint, **changes: Any) -> Endpoint:
+    """The endpoint with those of the changes that it has a field for."""
+    if isinstance(endpoint, msgspec.Struct):
+        known = {n: v for n, v in changes.items() if n in endpoint.__struct_fields__}
+        return msgspec.structs.replace(endpoint, **known)
+    known = {n: v for n, v in changes.items() if n in {f.name for f in fields(endpoint)}}  # type: ignore[arg-type]
+    return replace(endpoint, **known)  # type: ignore[type-var]
+
+
+def _variants(endpoint: Endpoint) -> list[tuple[Endpoint, str]]:
+    """The API as it is, then without the extensions that some servers refuse."""
+    variants = [(endpoint, "")]
+    for change, refused in (
+        ({"ignore_eos": False}, "ignore_eos"),
+        ({"ignore_eos": False, "include_usage": False}, "ignore_eos and stream_options"),
+    ):
+        variant = with_fields(endpoint, **change)
+        if variant != variants[-1][0]:
+            variants.append((variant, refused))
+    return variants
+
+
+def _knowing(endpoint: Endpoint, answer: Answer, count: TokenCount) -> Endpoint:
+    """The endpoint with the rule that made one event one token; of two that fit, the wider one.
+
+    A server that sends an event for a token without text need not have done so in this answer.
+    """
+    rule = count.rule
+    if rule is TokenEvents.TEXT:
+        wider = count_tokens(answer.facts, TokenEvents.CONTENT)
+        content = [f for f in answer.facts if f.is_token or (f.is_content_event and not f.finish_reason)]
+        rule = TokenEvents.CONTENT if len(content) == wider.total else rule
+    return endpoint if rule is None else with_fields(endpoint, token_events=rule)
+
+
+def _or_unknown(value: int | None) -> str:
+    return "an unknown number of" if value is None else str(value)
 
 
 def accepts_connections(url: str, timeout_s: float = 2.0) -> bool:

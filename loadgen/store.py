@@ -280,6 +280,13 @@ class Run:
         path = self.path / "engine_steps.parquet"
         return pq.read_table(path) if path.exists() else None
 
+    def server_rows(self) -> pa.Table | None:
+        """server.parquet as an Arrow table (t_ns, name, value); None where the target was not watched."""
+        import pyarrow.parquet as pq
+
+        path = self.path / "server.parquet"
+        return pq.read_table(path) if path.exists() else None
+
     @cached_property
     def requests(self) -> pd.DataFrame:
         """One row per scheduled request; integers are pandas' nullable Int64 and Int32."""

@@ -1,8 +1,9 @@
 """The life cycle of what is measured: a server that `bench` starts, waits for, watches and stops.
 
-The server says that it is ready by one JSON line on a pipe (`{"port": ..., "model": ...}`); its output goes
-to a file. It lives in a session of its own, so that a Ctrl-C meant for the load generator does not stop it
-before the requests in flight have been accounted for.
+The reference engine says that it is ready by one JSON line on a pipe (`{"port": ..., "model": ...}`), any
+other server by answering at a URL; its output goes to a file. It lives in a session of its own, so that a
+Ctrl-C meant for the load generator does not stop it before the requests in flight are accounted for, and
+so that it can be stopped with its children.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import select
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -22,6 +24,8 @@ from loadgen.errors import TargetError
 
 READY_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 15.0
+CHILDREN_TIMEOUT_S = 3.0
+POLL_S = 0.2
 
 
 class ServerProcess:
@@ -81,13 +85,35 @@ class ServerProcess:
         self.facts = json.loads(said)
         return self.facts
 
+    def wait_answers(self, url: str, timeout_s: float, stop: threading.Event | None = None) -> None:
+        """Block until a GET of `url` is answered with a status below 400, or `stop` is set."""
+        import httpx
+
+        deadline = time.monotonic() + timeout_s
+        with httpx.Client(timeout=2.0, verify=False, trust_env=False) as client:
+            while stop is None or not stop.is_set():
+                if not self.is_alive():
+                    raise TargetError(
+                        f"the server ended with code {self._process.returncode} before it was ready: "
+                        f"{self.last_words()}"
+                    )
+                try:
+                    if client.get(url).status_code < 400:
+                        return
+                except httpx.HTTPError:
+                    pass
+                if time.monotonic() > deadline:
+                    said = self.last_words()
+                    raise TargetError(f"{url} was not ready after {timeout_s:g} s; its last words: {said}")
+                time.sleep(POLL_S)
+
     def last_words(self) -> str:
         """Return the last line that the server printed, for a message."""
         lines = self._log.read_text(errors="replace").strip().splitlines()
         return lines[-1][:300] if lines else "(it printed nothing)"
 
     def stop(self) -> int:
-        """Ask the server to stop, insist after a while, and return its exit code."""
+        """Ask the server to stop, insist after a while, end what it leaves behind, return its exit code."""
         if self.is_alive():
             self._process.send_signal(signal.SIGTERM)
             try:
@@ -95,10 +121,23 @@ class ServerProcess:
             except subprocess.TimeoutExpired:
                 os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
+        self._end_children()
         if self._ready_fd >= 0:
             os.close(self._ready_fd)
             self._ready_fd = -1
         return self._process.returncode
+
+    def _end_children(self) -> None:
+        """Processes of its group that outlived it: asked first, then killed."""
+        deadline = time.monotonic() + CHILDREN_TIMEOUT_S
+        try:
+            os.killpg(self._process.pid, signal.SIGTERM)
+            while time.monotonic() < deadline:
+                time.sleep(0.02)
+                os.killpg(self._process.pid, 0)
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):  # none left (macOS: none but zombies)
+            pass
 
     def __enter__(self) -> ServerProcess:
         return self

@@ -15,6 +15,7 @@ from loadgen.measure.columns import Floats, Window
 from loadgen.measure.measured import Measured, measure
 from loadgen.measure.metrics import MetricSummary, in_flight_steps
 from loadgen.measure.options import MeasureOptions, RunFacts
+from loadgen.measure.server import describe_server
 from loadgen.measure.slo import Objective, met_by_request, statistic_of
 from loadgen.measure.verdict import Notice, Verdict
 from loadgen.stats.intervals import independent_values
@@ -55,6 +56,7 @@ def summarize(run: Run, options: MeasureOptions | None = None) -> dict[str, Any]
         "arrivals": arrivals.to_json(),
         "stamps": describe_stamps(measured),
         "engine": describe_engine(run, window),
+        "server": describe_server(run, measured.columns),
     }
 
 
