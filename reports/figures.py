@@ -51,6 +51,8 @@ LATENCY_LABELS = {
     "recv_lag_s": "receive lag",
 }
 MAX_BARS = 300
+MAX_EDGED_LANES = 40
+SHORTEST_SHOWN_S = 1e-6
 NINES = {0.5: "p50", 0.9: "p90", 0.99: "p99", 0.999: "p99.9", 0.9999: "p99.99"}
 
 
@@ -121,16 +123,17 @@ def _spectrum(subject: Subject, ax: Axes, names: tuple[str, ...]) -> bool:
     ax.set_xticks([1 / (1 - p) for p in ticks], [NINES[p] for p in ticks])
     ax.minorticks_off()
     ax.set_xlim(1, max(1.2 / (1 - reach), 10))
-    # The fastest few of the smallest metric would stretch the axis over decades that nobody asks about.
-    ax.set_ylim(0.7 * min(_at(points, 0.1) for points in drawn.values()), None)
+    ax.set_ylim(0.7 * min(_lowest_shown(points) for points in drawn.values()), None)
     ax.set_xlabel("percentile, each decade ten times rarer")
     _time_axis(ax, "y")
     _legend(ax)
     return True
 
 
-def _at(points: Points, p: float) -> float:
-    return float(points.y[min(int(np.searchsorted(points.x, p)), len(points.y) - 1)])
+def _lowest_shown(points: Points) -> float:
+    """Where the axis may begin: the fastest tenth, and gaps of 0, would stretch it over empty decades."""
+    shown = points.y[(points.x >= 0.1) & (points.y > 0)]
+    return float(shown[0]) if len(shown) else SHORTEST_SHOWN_S
 
 
 def _draw_requests(subject: Subject, axes: list[Axes]) -> bool:
@@ -141,7 +144,8 @@ def _draw_requests(subject: Subject, axes: list[Axes]) -> bool:
     if len(spans.start_s) == 0:
         return False
     lane = 1 + assign_lanes(spans.start_s, spans.end_s)
-    shared: dict[str, Any] = {"height": 0.8, "linewidth": 0.3, "edgecolor": PAPER}
+    edge = 0.3 if lane.max() < MAX_EDGED_LANES else 0  # neighbours in a lane are told apart
+    shared: dict[str, Any] = {"height": 0.8, "edgecolor": PAPER, "linewidth": edge}
     ax.barh(
         lane,
         spans.first_token_s - spans.start_s,
@@ -273,8 +277,8 @@ def _draw_engine(subject: Subject, axes: list[Axes]) -> bool:
     _legend(batch)
     blocks.step(levels.time_s, levels.kv_used_fraction, color=GREEN, **line)
     blocks.set_ylabel("KV blocks in use")
-    blocks.set_ylim(0, 1)
-    blocks.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    blocks.set_ylim(0, max(1.1 * float(levels.kv_used_fraction.max()), 0.01))
+    blocks.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
     _run_axis(subject, batch, blocks)
     return True
 
@@ -304,11 +308,11 @@ def _time_axis(ax: Axes, axis: str) -> None:
     scale = ax.xaxis if axis == "x" else ax.yaxis
     low, high = ax.get_xlim() if axis == "x" else ax.get_ylim()
     label = FuncFormatter(lambda value, _: format_tick(value))
-    is_narrow = low > 0 and high / low < 30
+    num_decades = np.floor(np.log10(high)) - np.ceil(np.log10(low)) + 1
     scale.set_major_locator(LogLocator(10, subs=(1.0,), numticks=12))
     scale.set_minor_locator(LogLocator(10, subs=(2.0, 5.0), numticks=40))
     scale.set_major_formatter(label)
-    scale.set_minor_formatter(label if is_narrow else NullFormatter())
+    scale.set_minor_formatter(label if num_decades < 2 else NullFormatter())
 
 
 def _run_axis(subject: Subject, *axes: Axes) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from reports import words
 from reports.figures import FIGURES, render_inline
-from reports.quantities import choose_time_unit, format_count, format_in, format_number
+from reports.quantities import choose_time_unit, format_count, format_in
 from reports.subject import Subject
 
 if TYPE_CHECKING:
@@ -26,13 +26,14 @@ if TYPE_CHECKING:
     from loadgen.store import Run
 
 STATISTICS = ("mean", "p50", "p90", "p99", "p99.9", "max")
+PLAN_FACTS = ("status", "started", "ended", "seeds", "plan_digest")
 TABLE_METRICS = {
     "ttft_s": "TTFT",
-    "ttft_from_send_s": "TTFT from the actual send",
+    "ttft_from_send_s": "TTFT from send",
     "itl_s": "ITL (each gap)",
     "tpot_s": "TPOT (mean gap)",
     "e2e_s": "E2E",
-    "max_gap_s": "worst stall of a request",
+    "max_gap_s": "worst stall",
     "send_lag_s": "send lag",
     "recv_lag_s": "receive lag",
 }
@@ -83,6 +84,7 @@ def render_run(run: Run) -> str:
         settings=_settings(run.manifest),
         environment=_flatten(run.manifest.get("environment") or {}),
         target=_flatten(run.manifest.get("target") or {}),
+        plan=_flatten({name: run.manifest[name] for name in PLAN_FACTS if name in run.manifest}),
         raw=raw,
         data_link="data:application/json;base64," + base64.b64encode(raw.encode()).decode(),
         format_count=format_count,
@@ -156,7 +158,9 @@ def _plain(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return format_number(value)
+        return str(int(value)) if value.is_integer() else f"{value:g}"
+    if isinstance(value, list):
+        return ", ".join(map(_plain, value)) or "–"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

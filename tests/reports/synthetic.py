@@ -28,6 +28,7 @@ class Story:
     status: str = "complete"
     cancel_after: int | None = None
     has_engine: bool = True
+    tokens_a_read: int = 1
     trace: dict[str, Any] | None = None
     seed: int = 7
 
@@ -99,6 +100,8 @@ def make_record(rng: np.random.Generator, plan: Plan, index: int, story: Story) 
         wait += 0.25 * rng.random()
     gaps = rng.gamma(12, 0.011 / 12, num_output - 1) + (rng.random(num_output - 1) < 0.02) * 0.04
     first = sent + int(wait * SECOND_NS)
+    # Tokens that one read brings share its stamp, so that gaps of 0 stand beside real ones.
+    gaps[np.arange(len(gaps)) % story.tokens_a_read != 0] = 0
     stamps = [first, *(first + np.cumsum(gaps * SECOND_NS).astype(np.int64)).tolist()]
     return replace(
         record,

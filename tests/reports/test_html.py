@@ -15,7 +15,7 @@ from reports.subject import Subject
 from tests.reports.browser import CHROMIUM, look_at, take_screenshot
 from tests.reports.synthetic import Story, make_run
 
-VOID = {"meta", "link", "br", "hr", "img", "input"}
+VOID = {"meta", "link", "br", "hr", "img", "input", "wbr"}
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7 * 7 }}"
 STORIES = {
     "plain": Story(),
@@ -23,6 +23,7 @@ STORIES = {
     "only-failures": Story(num_requests=40, failure_share=1.0, has_engine=False),
     "three": Story(num_requests=3),
     "one": Story(num_requests=1),
+    "bursts": Story(num_requests=200, tokens_a_read=3),
     "interrupted": Story(num_requests=200, status="interrupted", cancel_after=120),
 }
 
