@@ -15,9 +15,11 @@ import sys
 import time
 import traceback
 from collections import Counter
+from pathlib import Path
 from types import FrameType
 
 from loadgen.endpoints import ENDPOINTS
+from loadgen.endpoints.template import load_template
 from loadgen.http1 import HttpSyntaxError, ResponseFramer
 from loadgen.interpret import has_token_since
 from loadgen.records import MAX_ERROR_CHARS, RequestRecord
@@ -45,12 +47,15 @@ NATIVE = {  # an event, or a line, and the last one of each server's own API
     + event('{"token":{"id":6},"details":{"finish_reason":"length","generated_tokens":2}}'),
     "llamacpp": event('{"content":"a","tokens":[5],"stop":false}')
     + event('{"content":"","stop":true,"tokens_predicted":1,"timings":{"cache_n":2}}'),
+    "anthropic_messages": event('{"type":"content_block_delta","delta":{"text":"a"}}')
+    + event('{"type":"message_delta","delta":{"stop_reason":"max_tokens"},"usage":{"output_tokens":1}}'),
     "ollama": b'{"model":"m","response":"a","done":false}\n{"response":"","done":true,"eval_count":1}\n',
 }
 MAX_INPUT_S = 1.0
 MAX_BYTES = 3_000
 ENDS = list(End)
-APIS = list(ENDPOINTS)
+TEMPLATES = Path(__file__).parents[1] / "examples" / "endpoints"
+APIS = ENDPOINTS | {file.stem: load_template(file, "m") for file in sorted(TEMPLATES.glob("*.toml"))}
 Seed = tuple[str, bytes, bytes]  # API, head, body
 TOKENS = [
     *(
@@ -154,7 +159,7 @@ def check(source: random.Random, seeds: list[Seed]) -> RequestRecord:
     """Make one input, run every entry to the parser on it, and check what must hold of any row."""
     api, head, body = source.choice(seeds)
     if source.random() < 0.1:
-        api = source.choice(APIS)
+        api = source.choice(list(APIS))
     if source.random() < 0.5:  # damage what is said, in framing that holds
         data = head + render_body(source, head, mutate(source, body))
     else:
@@ -166,8 +171,8 @@ def check(source: random.Random, seeds: list[Seed]) -> RequestRecord:
             framer.feed(chunk)
     except HttpSyntaxError:
         pass  # the only error that bytes may cause
-    has_token_since(chunks, source.randrange(len(chunks) + 1), ENDPOINTS[api])
-    row = record(exchange(chunks, source.choice(ENDS)), api)
+    has_token_since(chunks, source.randrange(len(chunks) + 1), APIS[api])
+    row = record(exchange(chunks, source.choice(ENDS)), APIS[api])
     assert len(row.chunk_ns) == len(row.chunk_lower_ns) == len(row.chunk_tokens)
     assert all(lower <= stamp for lower, stamp in zip(row.chunk_lower_ns, row.chunk_ns, strict=True))
     assert row.error is None or 0 < len(row.error) <= MAX_ERROR_CHARS

@@ -1,4 +1,4 @@
-"""What it costs to make a row of a stream, as a ratio to decoding the same events with the standard library."""
+"""What it costs to make a row of a stream, as a ratio to decoding its events with the standard library."""
 
 from __future__ import annotations
 
