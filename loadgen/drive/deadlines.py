@@ -9,12 +9,13 @@ exact.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from loadgen.drive.dispatch import NEVER_NS
 from loadgen.transport.base import End, Exchange
 
+SPARE_ENTRIES = 10_000
 HasTokenSince = Callable[[Exchange, int], bool]  # whether chunks[first:] hold a token-bearing event
 
 
@@ -38,13 +39,21 @@ class Expired:
 
 
 class Deadlines:
-    """The deadlines of every live request of one load process."""
+    """The deadlines of every request in `live` (by index), which the caller keeps.
 
-    def __init__(self, timeouts: Timeouts, has_token_since: HasTokenSince) -> None:
+    Entries of requests that have ended are dropped when they come up, or once they are the most.
+    """
+
+    def __init__(
+        self, timeouts: Timeouts, live: Mapping[int, Exchange], has_token_since: HasTokenSince
+    ) -> None:
         self._timeouts = timeouts
+        self._live = live
         self._has_token_since = has_token_since
-        # at, index, chunks seen, last token, request
-        self._heap: list[tuple[int, int, int, int, Exchange]] = []
+        self._heap: list[tuple[int, int, int, int]] = []  # at, index, chunks seen, last token
+
+    def __len__(self) -> int:
+        return len(self._heap)
 
     def watch(self, exchange: Exchange) -> None:
         """Start the clocks of a request that has just been sent."""
@@ -56,11 +65,14 @@ class Deadlines:
         self._push(exchange.sent_ns + first_ns, exchange, 0, 0)
 
     def _push(self, at_ns: int, exchange: Exchange, num_seen: int, last_token_ns: int) -> None:
-        heapq.heappush(self._heap, (at_ns, exchange.index, num_seen, last_token_ns, exchange))
+        heapq.heappush(self._heap, (at_ns, exchange.index, num_seen, last_token_ns))
+        if len(self._heap) > 2 * len(self._live) + SPARE_ENTRIES:
+            self._heap = [entry for entry in self._heap if entry[1] in self._live]
+            heapq.heapify(self._heap)
 
     def next_ns(self) -> int:
         """When to look again."""
-        while self._heap and self._heap[0][4].ended_ns is not None:
+        while self._heap and self._heap[0][1] not in self._live:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else NEVER_NS
 
@@ -68,8 +80,8 @@ class Deadlines:
         """Requests whose time is up; the others get their next deadline."""
         found = []
         while self.next_ns() <= now_ns:
-            _, _, num_seen, last_token_ns, exchange = heapq.heappop(self._heap)
-            verdict = self._look(exchange, num_seen, last_token_ns, now_ns)
+            _, index, num_seen, last_token_ns = heapq.heappop(self._heap)
+            verdict = self._look(self._live[index], num_seen, last_token_ns, now_ns)
             if verdict is not None:
                 found.append(verdict)
         return found

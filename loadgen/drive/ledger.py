@@ -19,7 +19,7 @@ from loadgen.clock import now_ns
 from loadgen.records import Outcome, RequestRecord
 from loadgen.transport.base import Exchange
 
-MAX_KEPT_BYTES = 256 << 20
+MAX_KEPT_BYTES = 64 << 20
 STAMP_BYTES = 100  # what a chunk costs beside its bytes: an object header, two ints and three list slots
 MAX_SAMPLES = 256  # of each kind between two reports
 FIRST_GUESS_NS_PER_BYTE = 10.0

@@ -31,6 +31,7 @@ WATCH_S = 0.1
 PROGRESS_NS = 250_000_000
 START_TIMEOUT_NS = 120_000_000_000
 STOP_TIMEOUT_NS = 60_000_000_000  # to write the rows of a stopped run
+EXIT_TIMEOUT_S = 10.0
 RECENT_SAMPLES = 1_000
 
 OnProgress = Callable[[Progress], None]
@@ -67,8 +68,11 @@ class Worker:
             pass
 
     def reap(self) -> None:
-        """Note how the process ended."""
-        self.process.join()
+        """Note how the process ended; one that hangs at its end is killed."""
+        self.process.join(EXIT_TIMEOUT_S)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
         self.has_ended = True
         self.num_in_flight = 0
         self.control.close()
@@ -168,7 +172,8 @@ def drive(
         _await_ready(crew, stop)
         epoch_ns = now_ns() + START_DELAY_NS
         epoch_wall = datetime.now(UTC) + timedelta(microseconds=START_DELAY_NS / 1000)
-        crew.tell(Start(epoch_ns))
+        if not stop.is_set():
+            crew.tell(Start(epoch_ns))
         interrupted = _watch(crew, plan, epoch_ns, on_progress, stop)
     finally:
         crew.kill()
@@ -228,7 +233,7 @@ def _watch(crew: Crew, plan: Plan, epoch_ns: int, on_progress: OnProgress, stop:
     give_up_ns: int | None = None
     while crew.at_work:
         if stop.is_set() and give_up_ns is None:
-            crew.tell(Stop())
+            crew.tell(Stop(epoch_ns))
             give_up_ns = now_ns() + STOP_TIMEOUT_NS
         if give_up_ns is not None and now_ns() > give_up_ns:
             break

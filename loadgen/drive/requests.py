@@ -1,7 +1,7 @@
 """Requests made ready before they are due: prompt, body and head as bytes.
 
 A prompt is a pure function of the seed, the nonce and its index, so that it does not matter which load
-process makes it, or when. A few hundred wait in a bounded queue; one that is due and not ready is made on
+process makes it, or when. Some wait in a bounded queue; one that is due and not ready is made on
 the spot and counted.
 """
 
@@ -14,7 +14,7 @@ from loadgen.drive.dispatch import Share
 from loadgen.endpoints.base import Endpoint
 from workloads.prompts import PromptMaker
 
-MAX_READY = 512
+MAX_READY = 2_048
 MAX_READY_BYTES = 32 << 20
 
 Render = Callable[[int], bytes]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import select
 import signal
 import sys
 import time
@@ -72,7 +73,12 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End what is in flight as cancelled, send nothing more, write every row."""
+    """End what is in flight as cancelled, send nothing more, write every row.
+
+    epoch_ns: the start of the run, which a process that never started does not know.
+    """
+
+    epoch_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +133,10 @@ class LoadProcess:
             len(share),
         )
         self._ledger = Ledger(self._to_record, rows)
-        self._deadlines = Deadlines(_timeouts(config), self._has_token_since)
         self._live: dict[int, Exchange] = {}
+        self._deadlines = Deadlines(_timeouts(config), self._live, self._has_token_since)
+        self._outbox = select.poll()
+        self._outbox.register(control, select.POLLOUT)
         self._epoch_ns = 0
         self._must_stop = False
         self._drain_at_ns = NEVER_NS
@@ -141,7 +149,8 @@ class LoadProcess:
         self._ready.fill()
         self._control.send(Ready())
         command = self._receive()
-        self._epoch_ns = command.epoch_ns if isinstance(command, Start) else now_ns()
+        if isinstance(command, Start | Stop):
+            self._epoch_ns = command.epoch_ns
         self._schedule = self._open_schedule()
         gc.collect()
         gc.freeze()
@@ -167,19 +176,19 @@ class LoadProcess:
     def _loop(self) -> None:
         house_at_ns = 0
         transport, schedule, deadlines = self._transport, self._schedule, self._deadlines
-        while not self._must_stop:
+        while True:
             now = now_ns()
             if now >= house_at_ns:
                 self._keep_house(now)
                 house_at_ns = now + HOUSE_NS
+            if self._is_over(now):
+                return
             if deadlines.next_ns() <= now:
                 self._give_up(now)
             if schedule.next_ns() <= now:
                 self._send_due()
                 transport.wait(0)
                 continue
-            if self._is_over(now):
-                return
             busy_at_ns = min(schedule.next_ns(), deadlines.next_ns())
             work = self._idle_work(busy_at_ns - now)
             if work is None:
@@ -231,11 +240,13 @@ class LoadProcess:
         self._ledger.add(exchange)
 
     def _give_up(self, now: int) -> None:
+        self._transport.wait(0)  # what has arrived and was not read yet may hold the token
         for expired in self._deadlines.expired(now):
             self._transport.end(expired.exchange, expired.end, expired.error)
 
     def _is_over(self, now: int) -> bool:
-        return self.stats.num_sent == len(self._task.share) and (not self._live or now >= self._drain_at_ns)
+        has_sent_all = self.stats.num_sent == len(self._task.share)
+        return self._must_stop or (has_sent_all and (not self._live or now >= self._drain_at_ns))
 
     def _end_live(self, error: str) -> None:
         for exchange in list(self._live.values()):
@@ -268,6 +279,8 @@ class LoadProcess:
             gc.collect(1)
 
     def _report(self) -> None:
+        if not self._outbox.poll(0):
+            return  # the parent does not listen at the moment, and nobody may wait for it
         try:
             self._control.send(Report(self.stats.num_sent, len(self._live), self._ledger.take_tally()))
         except OSError:

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable
 from enum import IntEnum
 
-from loadgen.clock import SPIN_NS, RealtimeOffset, now_ns, open_alarm
+from loadgen.clock import SPIN_NS, STEP_NS, RealtimeOffset, now_ns, open_alarm
 from loadgen.http1 import MAX_HEAD_BYTES, HttpSyntaxError, ResponseFramer
 from loadgen.transport.base import End, Exchange, TransportConfig, TransportCounts
 from loadgen.transport.sockets import (
@@ -441,7 +441,17 @@ class RawTransport:
         if not exchange.stamps:
             exchange.stamp_source = "kernel"
         stamp_ns: int = seconds * 1_000_000_000 + nanoseconds + self._offset.ns
-        return min(stamp_ns, read_ns)
+        assert exchange.sent_ns is not None
+        if exchange.sent_ns <= stamp_ns <= read_ns:
+            return stamp_ns
+        return self._odd_stamp(stamp_ns, exchange, read_ns)
+
+    def _odd_stamp(self, stamp_ns: int, exchange: Exchange, read_ns: int) -> int:
+        """A stamp before the request or after the read: noise of the pairing, or the wall clock was set."""
+        if not exchange.sent_ns or not exchange.sent_ns - STEP_NS < stamp_ns < read_ns + STEP_NS:
+            exchange.stamp_source = "user"
+            self.check_clock()
+        return read_ns
 
     def check_clock(self) -> None:
         """Pair CLOCK_REALTIME and CLOCK_MONOTONIC again."""

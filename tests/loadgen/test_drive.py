@@ -140,6 +140,17 @@ def test_a_run_stopped_midway_has_a_marked_row_for_every_request(tmp_path: Path)
     assert unsent["worker"].isin([0, 1]).all()
 
 
+def test_a_run_stopped_before_it_began_sends_nothing(tmp_path: Path) -> None:
+    stop = threading.Event()
+    stop.set()
+    with serving(answer_soon) as server:
+        driven = run_drive(even_plan(20, gap_ms=500), tmp_path, server.url, stop=stop)
+    assert driven.result.interrupted
+    assert driven.outcomes == {"unsent": 20}
+    assert driven.rows["scheduled_ns"].tolist() == [n * 500_000_000 for n in range(20)]
+    assert server.requests == []
+
+
 def test_a_killed_load_process_is_noted_and_the_others_go_on(tmp_path: Path) -> None:
     killed: list[int] = []
 

@@ -24,7 +24,8 @@ class Script:
         self.exchange = Exchange(index=0, request_id="r-0", scheduled_ns=0, sent_ns=1, reused=reused)
         self.exchange.connected_ns = 2 if connected and not reused else None
         self._arrivals = sorted(arrivals.items())
-        self.deadlines = Deadlines(TIMEOUTS, has_token_since)
+        self.live = {0: self.exchange}
+        self.deadlines = Deadlines(TIMEOUTS, self.live, has_token_since)
         self.deadlines.watch(self.exchange)
 
     def run(self) -> tuple[End, float]:
@@ -69,9 +70,24 @@ def test_a_stream_that_flows_ends_at_the_total_timeout() -> None:
 
 def test_a_request_that_has_ended_has_no_deadline() -> None:
     script = Script({})
-    script.exchange.ended_ns = 5
+    script.live.clear()
     assert script.deadlines.next_ns() == NEVER_NS
     assert script.deadlines.expired(100 * SECOND) == []
+
+
+def test_what_has_ended_does_not_pile_up() -> None:
+    live: dict[int, Exchange] = {}
+    deadlines = Deadlines(TIMEOUTS, live, has_token_since)
+    for index in range(50_000):
+        exchange = Exchange(index=index, request_id="r", scheduled_ns=0, sent_ns=index, reused=True)
+        live[index] = exchange
+        deadlines.watch(exchange)
+        if index % 1_000:
+            del live[index]
+    assert len(deadlines) < 12_000
+    ended = [expired.exchange.index for expired in deadlines.expired(100 * SECOND)]
+    assert ended == list(range(0, 50_000, 1_000))
+    assert len(deadlines) == 0
 
 
 @given(st.integers(0, 200), st.integers(0, 200), st.integers(0, 250))

@@ -106,6 +106,21 @@ def test_without_kernel_stamps_the_read_is_the_stamp(monkeypatch: pytest.MonkeyP
     assert exchange.stamps == exchange.reads_ns
 
 
+def test_a_step_of_the_wall_clock_spoils_no_stamp() -> None:
+    """The wall clock is set back an hour between the pairing and the first stamp, as the offset sees it."""
+    with serving(answers(stream(2), pause_s=0)) as server, sender("raw", server.url) as it:
+        if not it.transport.counts.has_kernel_stamps:
+            pytest.skip("this kernel gives no receive stamps")
+        assert isinstance(it.transport, raw.RawTransport)
+        for wrong_by_ns in (-3_600_000_000_000, 3_600_000_000_000):
+            it.transport._offset.ns += wrong_by_ns
+            exchange = it.ask()
+            assert exchange.stamp_source == "user"
+            assert exchange.stamps[0] == exchange.reads_ns[0]
+        assert it.transport.counts.num_clock_steps == 2
+        assert it.ask().stamp_source == "kernel"
+
+
 def test_a_connection_is_kept_and_used_again() -> None:
     with serving(answers(stream(3))) as server, sender("raw", server.url) as it:
         exchanges = []
