@@ -12,11 +12,20 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import asdict, dataclass
+from typing import Any
+
+from loadgen.endpoints.openai import Completions
+from loadgen.interpret import PlanRow, to_record
+from loadgen.records import RequestRecord
+from loadgen.transport.base import Exchange, TransportConfig
+from loadgen.transport.raw import RawTransport
+from loadgen.transport.sockets import resolve_target
 
 SPACING_S = 0.004
 SETTLE_S = 1.0
+COMPLETIONS = Completions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +42,10 @@ class Ask:
         asked = {"model": "golden", "prompt": "a b c", "max_tokens": self.num_tokens, "stream": True}
         return json.dumps(asked).encode()
 
-    @property
-    def opening_s(self) -> float:
-        """How long after the start every stream stands and no token has come: the TTFT must be longer."""
-        return self.num_streams * SPACING_S + SETTLE_S
+
+def opening_s(num_streams: int) -> float:
+    """How long after the start every stream stands: the server's TTFT must be longer."""
+    return num_streams * SPACING_S + SETTLE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +64,17 @@ class StackCost:
         return self.reads / self.num_events
 
 
-def receive_with_bench(ask: Ask) -> StackCost:
-    """Drive our own transport, then parse what it kept."""
-    from loadgen.endpoints.openai import Completions
-    from loadgen.interpret import PlanRow, to_record
-    from loadgen.transport.base import Exchange, TransportConfig
-    from loadgen.transport.raw import RawTransport
-    from loadgen.transport.sockets import resolve_target
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """What our transport brought in, and what it cost from the first token to the last."""
 
+    exchanges: list[Exchange]
+    reads: int
+    cpu_s: float
+
+
+def receive_exchanges(ask: Ask) -> Received:
+    """Receive the streams through our own transport."""
     ended: list[Exchange] = []
     config = TransportConfig(url=ask.url, target=resolve_target(ask.url), path="/v1/completions")
     transport = RawTransport(config, ended.append)
@@ -71,31 +83,43 @@ def receive_with_bench(ask: Ask) -> StackCost:
         due_ns = start_ns + round(index * SPACING_S * 1e9)
         while time.monotonic_ns() < due_ns:
             transport.wait(due_ns)
-        request_id = f"b-{index}"
-        exchange = Exchange(index=index, request_id=request_id, scheduled_ns=due_ns)
-        transport.send(exchange, transport.render(request_id, ask.body))
-    opened_ns = start_ns + round(ask.opening_s * 1e9)
+        exchange = Exchange(index=index, request_id=f"b-{index}", scheduled_ns=due_ns)
+        transport.send(exchange, transport.render(exchange.request_id, ask.body))
+    opened_ns = start_ns + round(opening_s(ask.num_streams) * 1e9)
     while time.monotonic_ns() < opened_ns:
         transport.wait(opened_ns)
     opening_reads, cpu_s = transport.counts.num_reads, time.process_time()
     while len(ended) < ask.num_streams:
         transport.wait(time.monotonic_ns() + 1_000_000_000)
-    received_s = time.process_time()
-    for exchange in ended:
-        row = PlanRow(index=exchange.index, prompt_tokens=3, output_tokens=ask.num_tokens)
-        record = to_record(exchange, Completions(), epoch_ns=start_ns, row=row)
-        assert len(record.chunk_ns) == ask.num_tokens, record
+    cpu_s = time.process_time() - cpu_s
+    return Received(exchanges=ended, reads=transport.counts.num_reads - opening_reads, cpu_s=cpu_s)
+
+
+def parse_exchange(exchange: Exchange, ask: Ask) -> RequestRecord:
+    """Turn bytes and stamps into a row, as a load process does when it has time."""
+    row = PlanRow(index=exchange.index, prompt_tokens=3, output_tokens=ask.num_tokens)
+    record = to_record(exchange, COMPLETIONS, epoch_ns=0, row=row)
+    assert len(record.chunk_ns) == ask.num_tokens, record
+    return record
+
+
+def receive_with_bench(ask: Ask) -> StackCost:
+    """Drive our own transport, then parse what it kept."""
+    received = receive_exchanges(ask)
+    begun_s = time.process_time()
+    for exchange in received.exchanges:
+        parse_exchange(exchange, ask)
     num_events = ask.num_streams * ask.num_tokens
     return StackCost(
         stack="bench",
         num_events=num_events,
-        reads=transport.counts.num_reads - opening_reads - ask.num_streams,  # the tail is a write of its own
-        cpu_us_per_event=(received_s - cpu_s) / num_events * 1e6,
-        parse_us_per_event=(time.process_time() - received_s) / num_events * 1e6,
+        reads=received.reads - ask.num_streams,  # the tail is a write of its own
+        cpu_us_per_event=received.cpu_s / num_events * 1e6,
+        parse_us_per_event=(time.process_time() - begun_s) / num_events * 1e6,
     )
 
 
-ReadStream = Callable[[list[int]], Awaitable[None]]
+ReadStream = Callable[[list[int]], Coroutine[Any, Any, None]]
 
 
 async def receive_with_aiohttp(ask: Ask) -> StackCost:
@@ -137,11 +161,11 @@ async def measure_async(stack: str, ask: Ask, read_stream: ReadStream) -> StackC
     """Open the streams on schedule and return what they cost once all of them stand."""
     start_s = time.monotonic()
     stamps: list[list[int]] = [[] for _ in range(ask.num_streams)]
-    tasks = []
+    tasks: list[asyncio.Task[None]] = []
     for index in range(ask.num_streams):
         await asyncio.sleep(start_s + index * SPACING_S - time.monotonic())
-        tasks.append(asyncio.create_task(read_stream(stamps[index])))  # type: ignore[arg-type]
-    await asyncio.sleep(start_s + ask.opening_s - time.monotonic())
+        tasks.append(asyncio.create_task(read_stream(stamps[index])))
+    await asyncio.sleep(start_s + opening_s(ask.num_streams) - time.monotonic())
     assert not any(stamps), "a token came before all streams stood"
     cpu_s = time.process_time()
     await asyncio.gather(*tasks)

@@ -39,13 +39,10 @@ class GoldenLog:
     after_ns: Int64
     gap_ns: int
 
-    def writes_of(self, request_id: str) -> tuple[Int64, Int64] | None:
-        """Return (before_ns, after_ns) of each token event; None for a request that the server never saw."""
-        row = self.row_of.get(request_id)
-        if row is None:
-            return None
-        events = slice(self.offsets[row], self.offsets[row + 1])
-        return self.before_ns[events], self.after_ns[events]
+    def events_of(self, request_id: str) -> Int64:
+        """Return the positions of a request's token events in `before_ns` and `after_ns`."""
+        row = self.row_of[request_id]
+        return np.arange(self.offsets[row], self.offsets[row + 1])
 
     def lateness_ns(self) -> Int64:
         """Return how long after it was due each token event was written."""
