@@ -13,16 +13,22 @@ def parse_lines(pieces: Iterable[tuple[bytes, int]]) -> tuple[list[tuple[SseEven
     A last line without its end is an event where it is a whole document, else it is what was left pending.
     """
     events: list[tuple[SseEvent, int, bool]] = []
-    pending, last_index = b"", -1
+    parts: list[bytes] = []  # of a line that has not ended; a list, as a line has no limit
+    last_index = -1
     for piece, index in pieces:
         if events and events[-1][1] == index:
             events[-1] = (events[-1][0], index, False)
-        *lines, pending = (pending + piece).split(b"\n")
+        last_index = index
+        parts.append(piece)
+        if b"\n" not in piece:
+            continue
+        *lines, rest = b"".join(parts).split(b"\n")
+        parts = [rest]
         found = [SseEvent(line.strip(), None, None) for line in lines if line.strip()]
         events += [(event, index, False) for event in found]
-        if found and not pending:
+        if found and not rest:
             events[-1] = (found[-1], index, True)
-        last_index = index
+    pending = b"".join(parts)
     if pending.rstrip().endswith(b"}"):
         events.append((SseEvent(pending.strip(), None, None), last_index, True))
         pending = b""
