@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from loadgen.clock import now_ns
 from loadgen.errors import TargetError
 from loadgen.transport.base import End
-from loadgen.transport.raw import Connection, State
+from loadgen.transport.connection import Connection, State
 from loadgen.transport.sockets import ANCILLARY_BYTES, POLL_IN, POLL_OUT, READ_BYTES, errno_name
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from loadgen.clock import now_ns
 from loadgen.endpoints import ENDPOINTS
@@ -43,6 +43,13 @@ class Sender:
         while len(self.finished) < num_finished:
             assert now_ns() < give_up_ns, f"only {len(self.finished)} of {num_finished} ended"
             self.transport.wait(now_ns() + 50_000_000)
+
+    def wait_until(self, holds: Callable[[], bool]) -> None:
+        """Let the network happen until a condition holds."""
+        give_up_ns = now_ns() + PATIENCE_NS
+        while not holds():
+            assert now_ns() < give_up_ns, "it never came to hold"
+            self.transport.wait(now_ns() + 5_000_000)
 
     def ask(self, body: bytes = BODY) -> Exchange:
         """Send one request and wait for its end."""

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from loadgen.errors import TargetError
-from loadgen.transport import raw
+from loadgen.transport import connection, raw
 from loadgen.transport.base import End
 from loadgen.transport.sockets import (
     POLL_IN,
@@ -163,7 +163,7 @@ def test_a_server_that_closes_after_each_answer_costs_no_request() -> None:
     with serving(then_closes(stream(2))) as server, sender("raw", server.url) as it:
         for _ in range(5):
             assert it.ask().ended is End.COMPLETE
-            it.rest(3_000_000)
+            it.wait_until(lambda: "0 idle" in repr(it.transport))
     assert it.transport.counts.num_connections == 5
 
 
@@ -267,7 +267,7 @@ def test_a_broken_answer_ends_as_what_it_is(answer: Answer, end: End, outcome: s
 
 
 def test_an_answer_beyond_the_bound_ends_as_malformed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(raw, "MAX_RESPONSE_BYTES", 100_000)
+    monkeypatch.setattr(connection, "MAX_RESPONSE_BYTES", 100_000)
     flood = itertools.repeat(chunk(token() * 100), 100)
     with serving(answers(HEAD, *flood, pause_s=0)) as server, sender("raw", server.url) as it:
         exchange = it.ask()
@@ -336,7 +336,7 @@ def test_without_a_descriptor_the_row_says_so(monkeypatch: pytest.MonkeyPatch) -
 def test_a_live_request_can_be_given_up() -> None:
     with serving(answers(HEAD, pause_s=0.2)) as server, sender("raw", server.url) as it:
         exchange = it.send()
-        it.rest(20_000_000)
+        it.wait_until(lambda: bool(exchange.chunks))
         give_up(it, exchange, End.STALLED)
         assert it.finished == [exchange]
         assert exchange.ended is End.STALLED

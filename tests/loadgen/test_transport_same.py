@@ -133,10 +133,10 @@ def test_a_live_request_is_given_up_and_its_connection_closed(name: str) -> None
 
     with serving(answer) as server, sender(name, server.url) as it:
         exchange = it.send()
-        it.rest(100_000_000)
+        it.wait_until(lambda: bool(b"".join(exchange.chunks).count(b"data:")))
         give_up(it, exchange, End.STALLED)
         assert it.finished == [exchange]
-        it.rest(50_000_000)
+        it.wait_until(lambda: bool(seen_end))
     assert record_of(exchange).outcome == "stalled"
     assert seen_end == [b""]
 
@@ -150,8 +150,7 @@ def test_nothing_limits_what_is_in_flight(name: str) -> None:
 
     with serving(never) as server, sender(name, server.url) as it:
         exchanges = [it.send() for _ in range(150)]
-        it.rest(500_000_000)
-        assert len(server.requests) == 150
+        it.wait_until(lambda: len(server.requests) == 150)
         for exchange in exchanges:
             give_up(it, exchange)
     assert len(it.finished) == 150
