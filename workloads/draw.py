@@ -7,6 +7,7 @@ text.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -159,9 +160,7 @@ def superpose(plans: list[Plan], num_requests: int | None) -> Plan:
         prefix_blocks=blocks[positions],
         prefix_offsets=offsets,
         block_tokens=max(sizes, default=0),
-        source={
-            "limits": {plan.classes[0]: plan.source["limits"] for plan in plans if plan.source["limits"]}
-        },
+        source={"limits": dict(sum((Counter(plan.source["limits"]) for plan in plans), Counter()))},
     )
 
 

@@ -50,6 +50,13 @@ class PromptMaker:
         own = self._draw(f"request {index}", num_words - num_shared)
         return self._join(np.concatenate([*shared, own])[:num_words] if shared else own)
 
+    def token_ids(self, index: int, num_tokens: int, vocabulary_size: int) -> list[int]:
+        """Make a prompt of token ids below vocabulary_size, for an API that takes them as they are."""
+        key = f"{self._seed} {self._nonce} ids {index}".encode()
+        drawn = np.frombuffer(hashlib.shake_128(key).digest(4 * num_tokens), dtype="<u4")
+        ids: list[int] = (drawn % np.uint32(vocabulary_size)).tolist()
+        return ids
+
     def _draw(self, purpose: str, num_words: int) -> NDArray[np.uint16]:
         key = f"{self._seed} {self._nonce} {purpose}".encode()
         drawn = np.frombuffer(hashlib.shake_128(key).digest(2 * num_words), dtype="<u2")

@@ -98,8 +98,8 @@ def preview(
     if realised["sessions"]:
         facts = realised["sessions"]
         console.print(
-            f"sessions  {facts['count']:,} with {facts['turns_mean']:.2f} turns: {facts['open_turns']:,} turns "
-            f"at their own time (open), {facts['closed_turns']:,} after the answer before (closed)"
+            f"sessions  {facts['count']:,} of {facts['turns_mean']:.2f} turns: {facts['open_turns']:,} turns "
+            f"at a time of their own (open), {facts['closed_turns']:,} after an answer (closed)"
         )
     if realised["ideal_hit_rate"]:
         console.print(

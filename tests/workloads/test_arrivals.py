@@ -146,7 +146,7 @@ def test_a_rate_that_ends_at_zero_cannot_meet_a_number() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("posson", "known: constant, diurnal, gamma"),
+        ("posson", "known: at-once, constant, diurnal, gamma"),
         ("gamma", "gamma\\(cv=2\\)"),
         ("gamma(cv=-1)", "between 0.02 and 50"),
         ("gamma(k=2)", "unknown argument 'k'"),
@@ -167,4 +167,4 @@ def test_bad_processes_are_told(text: str, says: str) -> None:
 
 
 def test_every_process_has_a_name() -> None:
-    assert len(set(ARRIVALS)) == len(ARRIVALS) == 10
+    assert len(set(ARRIVALS)) == len(ARRIVALS) == 11

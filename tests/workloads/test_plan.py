@@ -96,7 +96,7 @@ def test_clipping_keeps_the_answer_and_shortens_the_prompt() -> None:
         ({"duration_s": None}, "a duration or a number"),
         ({"num_requests": 0}, "number of requests"),
         ({"arrival": "onoff(on=1s,off=1s)", "rate_per_s": None}, "needs a rate"),
-        ({"arrival": "burst"}, "unknown arrival process 'burst'; known: constant"),
+        ({"arrival": "burst"}, "unknown arrival process 'burst'; known: at-once, constant"),
         ({"dist": "pareto"}, "unknown distribution 'pareto'; known: empirical"),
         ({"over_context": "cut"}, "known: clip, drop, error, resample"),
         ({"bad_rows": "skip"}, "bad-rows"),

@@ -43,3 +43,10 @@ def test_the_words_are_distinct_plain_words() -> None:
     words = universal_words()
     assert len(set(words)) == 2048
     assert all(word.isascii() and word.isalpha() and word.islower() for word in words)
+
+
+def test_token_ids_are_below_the_vocabulary_and_differ() -> None:
+    maker = PromptMaker(1, 1)
+    ids = [maker.token_ids(i, 50, 1000) for i in range(20)]
+    assert all(len(each) == 50 and min(each) >= 0 and max(each) < 1000 for each in ids)
+    assert len({tuple(each[:16]) for each in ids}) == 20

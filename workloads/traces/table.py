@@ -157,13 +157,16 @@ class _Reader:
         for name, column in (("input_tokens", form.input_tokens), ("output_tokens", form.output_tokens)):
             values[name], wrong = counts(chunk.cells[column])
             _note(bad, column, wrong)
+        blocks = self._blocks(chunk, bad)
         self._refuse(chunk, bad)
         values["session"] = self._sessions(chunk)
         good = np.ones(n, bool)
         good[list(bad)] = False
         for name in _ROW_COLUMNS:
             self.parts[name].append(values[name][good])
-        self._add_blocks(chunk, np.flatnonzero(good).tolist())
+        kept = [blocks[i] for i in np.flatnonzero(good).tolist()]
+        self.parts["widths"].append(np.array([len(row) for row in kept], dtype=np.int64))
+        self.parts["blocks"] += kept
 
     def _delays(self, chunk: Chunk, bad: BadCells) -> NDArray[np.int64]:
         delay = np.full(len(chunk.lines), NO_DELAY, np.int64)
@@ -207,14 +210,19 @@ class _Reader:
             return np.array(found, dtype=np.int64)
         return np.full(n, -1, np.int64)
 
-    def _add_blocks(self, chunk: Chunk, good: list[int]) -> None:
+    def _blocks(self, chunk: Chunk, bad: BadCells) -> list[NDArray[np.int64]]:
+        """Read the block ids of each row; none where the format has none, or their size is not known."""
+        none = np.zeros(0, np.int64)
         if self.form.blocks not in chunk.cells or not self.form.block_tokens:
-            self.parts["widths"].append(np.zeros(len(good), np.int64))
-            return
-        cells = chunk.cells[self.form.blocks]
-        rows = [self.form.to_blocks(cells[i]) if cells[i] else [] for i in good]
-        self.parts["widths"].append(np.array([len(row) for row in rows], dtype=np.int64))
-        self.parts["blocks"].append(np.array([block for row in rows for block in row], dtype=np.int64))
+            return [none] * len(chunk.lines)
+        rows = []
+        for i, cell in enumerate(chunk.cells[self.form.blocks]):
+            try:
+                rows.append(np.array(self.form.to_blocks(cell), dtype=np.int64) if cell else none)
+            except (TypeError, ValueError, AttributeError, OverflowError):
+                _note(bad, self.form.blocks, {i: "unparsable"})
+                rows.append(none)
+        return rows
 
     def table(self) -> TraceTable:
         joined = {name: np.concatenate([np.zeros(0, np.int64), *parts]) for name, parts in self.parts.items()}
