@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 MASK = "***"
 MIN_SECRET_CHARS = 6  # shorter values are no keys, and masking them would mangle ordinary words
@@ -19,3 +20,14 @@ def redact(text: str, secrets: Iterable[str]) -> str:
     for secret in secrets:
         text = text.replace(secret, MASK)
     return text
+
+
+def redacted(value: Any, secrets: Sequence[str]) -> Any:
+    """The same for every text in a JSON-able value."""
+    if isinstance(value, str):
+        return redact(value, secrets)
+    if isinstance(value, dict):
+        return {name: redacted(item, secrets) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [redacted(item, secrets) for item in value]
+    return value

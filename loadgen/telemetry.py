@@ -12,7 +12,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +128,13 @@ def _histogram(name: str, raw: str, series: Mapping[str, list[tuple[str, float]]
     return sample
 
 
+def _add(sample: Sample, other: Sample) -> None:
+    """Add up what several servers say; of a share, the largest counts."""
+    for name, value in other.items():
+        before = sample.get(name, 0.0)
+        sample[name] = max(before, value) if name == "kv_usage" else before + value
+
+
 def sample_process(pid: int) -> Sample:
     """CPU time and resident memory of a process and its children (Linux); nothing where they are gone."""
     sample: Sample = {}
@@ -180,7 +187,7 @@ class Telemetry:
 
     def __init__(
         self,
-        url: str | None,
+        urls: Sequence[str],
         *,
         headers: Mapping[str, str] | None = None,
         interval_s: float = 1.0,
@@ -188,8 +195,8 @@ class Telemetry:
         gpus: Callable[[], Sample] | None = None,
         verify: bool = True,
     ) -> None:
-        """url: of the metrics page, None for none. pid: a server process of ours."""
-        self._url = url
+        """urls: metrics pages, added up; one that is not there at first is let go. pid: a server of ours."""
+        self._urls = list(urls)
         self._interval_s = interval_s
         self._pid = pid
         self._gpus = gpus
@@ -204,6 +211,8 @@ class Telemetry:
         self._thread = threading.Thread(target=self._watch, name="bench-telemetry", daemon=True)
 
     def __enter__(self) -> Telemetry:
+        self._urls = [url for url in self._urls if self._scrape(url)]
+        self._num_failed = 0
         self._sample()
         self._thread.start()
         return self
@@ -224,8 +233,8 @@ class Telemetry:
     def _sample(self) -> None:
         cpu_s, begun_ns = time.thread_time(), now_ns()
         sample: Sample = {}
-        if self._url is not None:
-            sample |= self._scrape()
+        for url in self._urls:
+            _add(sample, self._scrape(url))
         ended_ns = now_ns()
         if self._pid is not None:
             sample |= sample_process(self._pid)
@@ -236,10 +245,9 @@ class Telemetry:
         self._costs_s.append((now_ns() - begun_ns) / 1e9)
         self._cpu_s += time.thread_time() - cpu_s
 
-    def _scrape(self) -> Sample:
-        assert self._url is not None
+    def _scrape(self, url: str) -> Sample:
         try:
-            response = self._client.get(self._url)
+            response = self._client.get(url)
             response.raise_for_status()
         except httpx.HTTPError:
             self._num_failed += 1
@@ -268,7 +276,7 @@ class Telemetry:
     def facts(self) -> dict[str, Any]:
         """What watching took, for the manifest: the clock for each sample, the processor for all of them."""
         return {
-            "url": self._url,
+            "urls": self._urls,
             "interval_s": self._interval_s,
             "num_samples": len(self._samples),
             "num_failed": self._num_failed,

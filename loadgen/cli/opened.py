@@ -1,83 +1,245 @@
-"""The target of a command, opened: a server that runs already, or the reference engine started for it."""
+"""The target of a command, opened: servers that run already, one started for it, or the reference engine."""
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
 
 from loadgen.cli.options import RunOptions
 from loadgen.cli.serve import HOW_TO_ADD_ENGINE, require_engine
 from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
+    from loadgen.endpoints.base import Endpoint
     from loadgen.preflight import Preflight
     from loadgen.target import ServerProcess
+    from loadgen.telemetry import Telemetry
+
+API_KEY = "BENCH_API_KEY"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedTarget:
     """A target that has answered the preflight.
 
-    load_cpus: the processors that load processes may use; None leaves them where the system puts them.
+    urls: one, or several that share the load. load_cpus: the processors that load processes may use; None
+    leaves them where the system puts them.
     """
 
-    url: str
+    urls: tuple[str, ...]
     headers: dict[str, str]
     preflight: Preflight
-    server: ServerProcess | None
-    load_cpus: tuple[int, ...] | None
+    server: ServerProcess | None = None
+    load_cpus: tuple[int, ...] | None = None
+
+    @property
+    def url(self) -> str:
+        return self.urls[0]
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must not be written anywhere."""
+        from loadgen.redaction import secrets_of
+
+        return secrets_of(self.headers)
+
+    @property
+    def is_reference_engine(self) -> bool:
+        return self.server is not None and bool(self.server.facts)
 
     def is_alive(self) -> bool:
         """Say whether the target still runs (a server of ours) or still accepts connections (a URL)."""
         from loadgen.preflight import accepts_connections
 
-        return self.server.is_alive() if self.server else accepts_connections(self.url)
+        return self.server.is_alive() if self.server else all(map(accepts_connections, self.urls))
 
     def facts(self) -> dict[str, Any]:
         """What the manifest says of the target; keys and secrets are not part of it."""
-        kind = "reference engine" if self.server else "url"
-        engine = {"engine": self.server.facts} if self.server else {}
-        return {"kind": kind, "url": self.url, **self.preflight.facts(), **engine}
+        kind = "reference engine" if self.is_reference_engine else "command" if self.server else "url"
+        engine = {"engine": self.server.facts} if self.server and self.server.facts else {}
+        more = {"urls": list(self.urls)} if len(self.urls) > 1 else {}
+        return {"kind": kind, "url": self.url, **more, **self.preflight.facts(), **engine}
+
+    def telemetry(self, options: RunOptions) -> Telemetry | None:
+        """What watches the target while it is measured; None where that is not wanted."""
+        from loadgen.telemetry import Telemetry, open_gpus
+
+        if not options.scrape_interval:
+            return None
+        pages = (
+            (options.metrics_url,) if options.metrics_url else tuple(f"{url}/metrics" for url in self.urls)
+        )
+        is_here = urlsplit(self.url).hostname in ("127.0.0.1", "localhost", "::1")
+        return Telemetry(
+            () if self.is_reference_engine else pages,
+            headers=self.headers,
+            interval_s=options.scrape_interval,
+            pid=self.server.pid if self.server else None,
+            gpus=open_gpus() if is_here else None,
+            verify=not options.insecure,
+        )
 
 
 @contextmanager
 def open_target(options: RunOptions, folder: Path, stop: threading.Event) -> Iterator[OpenedTarget]:
-    """Yield the target that the flags name, checked; the reference engine is stopped at the end.
+    """Yield the target that the flags name, checked; a server of ours is stopped at the end.
 
-    Sets `stop` where a server of ours dies: there is nothing left to send to.
+    Sets `stop` where such a server dies: there is nothing left to send to.
     """
-    from loadgen.preflight import base_url, probe
-    from workloads.prompts import universal_words
+    from loadgen.preflight import base_url
+
+    check_target_flags(options)
+    headers = make_headers(options)
+    urls = tuple(map(base_url, options.target))
+    if options.cmd is not None:
+        with _started(options, folder, stop, headers) as (server, url):
+            target = replace(_checked(options, urls or (url,), headers), server=server)
+            with _watched(server, stop):
+                yield target
+    elif urls:
+        yield _checked(options, urls, headers)
+    else:
+        with _reference_engine(options, folder) as (server, load_cpus):
+            target = _checked(options, (server.url,), headers)
+            with _watched(server, stop):
+                yield replace(target, server=server, load_cpus=load_cpus)
+
+
+def check_target_flags(options: RunOptions) -> None:
+    """Find what is wrong with the flags of the target before anything is started."""
+    from loadgen.preflight import base_url
+
+    for target in options.target:
+        base_url(target)
+    parse_headers(options.header)
+    parse_fields(options.field)
+    if options.ready_url is not None and options.cmd is None:
+        raise UsageError("--ready-url belongs to --cmd: it says when the server that --cmd starts is ready")
+    if options.cmd is not None and options.ready_url is None:
+        raise UsageError(
+            "--cmd needs --ready-url, such as http://127.0.0.1:8000/health, to know when to start"
+        )
+    if options.cmd is not None and not split_command(options.cmd):
+        raise UsageError("--cmd is empty")
+
+
+def split_command(command: str) -> list[str]:
+    """Cut `--cmd` into words as a shell would; no shell runs it."""
+    try:
+        return shlex.split(command)
+    except ValueError as exc:
+        raise UsageError(f"--cmd {command!r}: {exc}") from exc
+
+
+def make_headers(options: RunOptions) -> dict[str, str]:
+    """Headers of every request; the key comes from the environment, under the name that the API wants."""
+    from loadgen.endpoints.template import Template, load_template
 
     headers = parse_headers(options.header)
-    if key := os.environ.get("BENCH_API_KEY"):
-        headers.setdefault("Authorization", f"Bearer {key}")
+    key = os.environ.get(API_KEY)
+    if options.api.endswith(".toml"):
+        template: Template = load_template(Path(options.api), options.model)
+        wanted = {name: value for name, value in template.headers.items() if name not in headers}
+        if any("${api_key}" in value for value in wanted.values()):
+            if not key:
+                raise UsageError(f"{options.api} wants a key: set {API_KEY}")
+            return headers | {name: value.replace("${api_key}", key) for name, value in wanted.items()}
+        headers |= wanted
+    if key and not any(name.lower() == "authorization" for name in headers):
+        headers["Authorization"] = f"Bearer {key}"
+    return headers
 
-    def checked(url: str, server: ServerProcess | None, load_cpus: tuple[int, ...] | None) -> OpenedTarget:
-        preflight = probe(
-            url,
-            api=options.api.value,
-            model=options.model,
-            headers=headers,
-            words=universal_words(),
-            verify=not options.insecure,
+
+def _checked(options: RunOptions, urls: tuple[str, ...], headers: dict[str, str]) -> OpenedTarget:
+    """Ask every URL; all must speak alike, for one row does not say which of them answered it."""
+    from loadgen.preflight import probe
+    from workloads.prompts import universal_words
+
+    ask = partial(
+        probe,
+        headers=headers,
+        words=universal_words(),
+        extra=parse_fields(options.field),
+        verify=not options.insecure,
+        trust_env=options.transport.value == "httpx",
+        timeout_s=options.probe_timeout,
+    )
+    first = ask(urls[0], api=options.api, model=options.model)
+    for url in urls[1:]:
+        other = ask(url, api=options.api if options.api.endswith(".toml") else first.api, model=first.model)
+        if _likeness(other) != _likeness(first):
+            raise UsageError(f"{url} is not like {urls[0]}: {_likeness(other)} against {_likeness(first)}")
+    return OpenedTarget(urls=urls, headers=headers, preflight=first)
+
+
+def _likeness(preflight: Preflight) -> tuple[str, Endpoint, int | None]:
+    return preflight.api, preflight.endpoint, preflight.prompt_offset
+
+
+def show_preflight(target: OpenedTarget) -> None:
+    """Print on stderr what was found of a target that is not ours, and what it means for the metrics."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for finding in target.preflight.findings:
+        style = "yellow" if finding.meaning else ""
+        table.add_row(finding.what, finding.found, finding.meaning, style=style)
+    console = Console(stderr=True, highlight=False, markup=False)
+    console.print(f"target {', '.join(target.urls)}")
+    console.print(table)
+
+
+@contextmanager
+def _watched(server: ServerProcess, stop: threading.Event) -> Iterator[None]:
+    threading.Thread(target=_stop_when_dead, args=(server, stop), daemon=True).start()
+    yield
+
+
+@contextmanager
+def _started(
+    options: RunOptions, folder: Path, stop: threading.Event, headers: Mapping[str, str]
+) -> Iterator[tuple[ServerProcess, str]]:
+    """Start the server of `--cmd` and wait until it answers; its output stays in the folder as server.log."""
+    from loadgen.preflight import accepts_connections
+    from loadgen.redaction import redact, secrets_of
+    from loadgen.target import ServerProcess
+
+    assert options.cmd is not None
+    assert options.ready_url is not None
+    parts = urlsplit(options.ready_url)
+    url = urlunsplit((parts.scheme, parts.netloc, "", "", ""))
+    if accepts_connections(url):
+        raise UsageError(
+            f"something already listens at {url}: it would be measured in place of --cmd; stop it"
         )
-        return OpenedTarget(url=url, headers=headers, preflight=preflight, server=server, load_cpus=load_cpus)
-
-    if options.target is not None:
-        yield checked(base_url(options.target), None, None)
-        return
-    with _reference_engine(options, folder) as (server, load_cpus):
-        target = checked(server.url, server, load_cpus)
-        watcher = threading.Thread(target=_stop_when_dead, args=(server, stop), daemon=True)
-        watcher.start()
-        yield target
+    log = folder / "server.log"
+    try:
+        process = ServerProcess(split_command(options.cmd), log=log)
+    except OSError as exc:
+        raise UsageError(f"cannot start {options.cmd!r}: {exc.strerror}") from exc
+    try:
+        with process as server:
+            server.wait_answers(options.ready_url, options.ready_timeout, stop)
+            if stop.is_set():
+                raise KeyboardInterrupt
+            yield server, url
+    finally:
+        if log.exists():
+            said = log.read_text(encoding="utf-8", errors="surrogateescape")
+            clean = redact(said, secrets_of(headers))
+            if clean != said:
+                log.write_text(clean, encoding="utf-8", errors="surrogateescape")
 
 
 def _stop_when_dead(server: ServerProcess, stop: threading.Event) -> None:
@@ -136,3 +298,18 @@ def parse_headers(lines: Sequence[str]) -> dict[str, str]:
             raise UsageError(f"--header {line!r} is not 'Name: value'")
         headers[name.strip()] = value.strip()
     return headers
+
+
+def parse_fields(lines: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Read `NAME=JSON` lines; UsageError for anything else."""
+    fields = []
+    for line in lines:
+        name, equals, value = line.partition("=")
+        try:
+            json.loads(value)
+        except ValueError:
+            equals = ""
+        if not equals or not name.strip():
+            raise UsageError(f"--field {line!r} is not NAME=JSON, such as min_p=0.1 or 'stop=[\"x\"]'")
+        fields.append((name.strip(), value))
+    return tuple(fields)

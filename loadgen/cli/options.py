@@ -31,12 +31,11 @@ LOAD, LENGTHS, TARGET, ENGINE, TIMEOUTS, OUTPUT = (
 )
 
 
-class Api(StrEnum):
-    """Which protocol the target speaks; `auto` asks the server."""
+class Balance(StrEnum):
+    """Which of several targets a request goes to."""
 
-    AUTO = "auto"
-    CHAT = "chat"
-    COMPLETIONS = "completions"
+    ROUND_ROBIN = "round-robin"
+    LEAST_IN_FLIGHT = "least-in-flight"
 
 
 class TransportName(StrEnum):
@@ -80,6 +79,15 @@ def _workers(text: str) -> int | None:
     raise UsageError(f"not a number of load processes: {text!r}; write auto, 1, 2, ...")
 
 
+def _api(text: str) -> str:
+    """Read `--api`: auto, the name of a protocol, or the file of a template."""
+    from loadgen.endpoints import ENDPOINTS
+
+    if text == "auto" or text in ENDPOINTS or text.endswith(".toml"):
+        return text
+    raise UsageError(f"unknown protocol {text!r}; known are auto, {', '.join(ENDPOINTS)}, or a FILE.toml")
+
+
 TIME = _typed(parse_duration)
 COUNT = _typed(parse_count)
 
@@ -107,12 +115,15 @@ def _read_config(ctx: typer.Context, path: Path | None) -> Path | None:
     defaults = {key.replace("-", "_"): value for key, value in values.items() if not isinstance(value, dict)}
     if unknown := sorted(set(defaults) - known):
         raise UsageError(f"{path}: unknown key {unknown[0]!r}; keys are the names of the flags, such as rate")
+    lists = {parameter.name for parameter in ctx.command.params if getattr(parameter, "multiple", False)}
     # as text, so that `duration = 30` is refused like `--duration 30` and nothing is read by another rule
     ctx.default_map = {
         key: [str(item) for item in value]
         if isinstance(value, list)
         else value
         if isinstance(value, bool)
+        else [str(value)]
+        if key in lists
         else str(value)
         for key, value in defaults.items()
     }
@@ -178,10 +189,39 @@ class RunOptions:
     length_scale: Annotated[float, _flag("Multiply recorded lengths by this.", LENGTHS)] = 1.0
 
     target: Annotated[
+        list[str],
+        _flag(
+            "Measure this server; may be repeated. Without it the reference engine is started.",
+            TARGET,
+            metavar="URL",
+        ),
+    ] = ()  # type: ignore[assignment]
+    balance: Annotated[Balance, _flag("How several targets share the load.", TARGET)] = Balance.ROUND_ROBIN
+    cmd: Annotated[
         str | None,
-        _flag("Measure this server; without it the reference engine is started.", TARGET, metavar="URL"),
+        _flag("Start this server, measure it, stop it.", TARGET, metavar="COMMAND"),
     ] = None
-    api: Annotated[Api, _flag("Protocol of the target.", TARGET)] = Api.AUTO
+    ready_url: Annotated[
+        str | None, _flag("Answers once the server of --cmd is ready.", TARGET, metavar="URL")
+    ] = None
+    api: Annotated[
+        str,
+        _flag(
+            "Protocol: auto, completions, chat, sglang, tgi, llamacpp, ollama or FILE.toml.",
+            TARGET,
+            parser=_typed(_api),
+            metavar="NAME",
+        ),
+    ] = "auto"
+    field: Annotated[
+        list[str], _flag("Further field of each request: NAME=JSON; may be repeated.", TARGET)
+    ] = ()  # type: ignore[assignment]
+    scrape_interval: Annotated[
+        float, _duration("How often the target's metrics are read; 0 for never.", TARGET, "1s")
+    ] = 1.0
+    metrics_url: Annotated[
+        str | None, _flag("Where they are (default: /metrics of the target).", TARGET, metavar="URL")
+    ] = None
     model: Annotated[str | None, _flag("Model name (default: the first that the server lists).", TARGET)] = (
         None
     )
@@ -204,6 +244,12 @@ class RunOptions:
     max_batch: Annotated[int | None, _flag("Most requests in one step.", ENGINE)] = None
     chunk_tokens: Annotated[int | None, _flag("Most tokens in one step.", ENGINE)] = None
 
+    ready_timeout: Annotated[
+        float, _duration("For the server of --cmd to become ready.", TIMEOUTS, "600s")
+    ] = 600.0
+    probe_timeout: Annotated[
+        float, _duration("For each of three tries at a question before the run.", TIMEOUTS, "2s")
+    ] = 2.0
     connect_timeout: Annotated[float, _duration("To connect.", TIMEOUTS, "10s")] = 10.0
     first_token_timeout: Annotated[float, _duration("From sending to the first token.", TIMEOUTS, "60s")] = (
         60.0

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from loadgen.cli.opened import OpenedTarget, open_target, parse_headers
+from loadgen.cli.opened import OpenedTarget, check_target_flags, open_target, show_preflight
 from loadgen.cli.options import RunOptions, origins, takes_options
 from loadgen.cli.signals import Interruption
 from loadgen.errors import EXIT_INVALID, EXIT_OK, UsageError
@@ -44,13 +44,15 @@ def run(ctx: typer.Context, options: RunOptions) -> None:
             parse_slo(line)
         except UsageError as exc:
             raise UsageError(f"--slo {line!r}: {exc}") from exc
-    parse_headers(options.header)
+    check_target_flags(options)
     plan = make_plan(options)
     folder = RunFolder.create(options.out, options.name)
     with Interruption() as interruption:
         try:
             with open_target(options, folder.path, interruption.stop) as target:
                 check_fits(plan, target.preflight)
+                if not options.quiet and not target.is_reference_engine:
+                    show_preflight(target)
                 _record(ctx, options, plan, folder, target, interruption)
         except BaseException:
             if not (folder.path / "plan.parquet").exists():
@@ -118,6 +120,7 @@ def _record(
     interruption: Interruption,
 ) -> None:
     from loadgen.measurement import record
+    from loadgen.redaction import redacted
     from reports.live import LiveView
 
     nonce = secrets.randbits(63)
@@ -128,6 +131,7 @@ def _record(
         "seeds": {"seed": options.seed, "nonce": nonce},
         "target": target.facts(),
     }
+    manifest = redacted(manifest, target.secrets)
     with LiveView(plan_requests=len(plan), duration_s=plan.span_s, is_quiet=options.quiet) as view:
         record(
             plan,
@@ -137,6 +141,7 @@ def _record(
             on_progress=view.update,
             stop=interruption.stop,
             is_target_alive=target.is_alive,
+            telemetry=target.telemetry(options),
         )
 
 
