@@ -11,18 +11,15 @@ import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from reports import words
 from reports.figures import FIGURES, render_inline
+from reports.pages import page_template, template_text
 from reports.quantities import choose_time_unit, format_count, format_in
 from reports.subject import Subject
 
 if TYPE_CHECKING:
-    from jinja2 import Template
-
     from loadgen.store import Run
 
 STATISTICS = ("mean", "p50", "p90", "p99", "p99.9", "max")
@@ -66,11 +63,10 @@ def render_run(run: Run) -> str:
     subject = Subject.of(run)
     summary = subject.summary
     raw = json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False)
-    return _template("run.html").render(
+    return page_template("run.html").render(
         name=run.path.name,
-        css=_template_text("page.css"),
+        css=template_text("page.css"),
         status=words.status(summary),
-        run_status=run.manifest.get("status"),
         answer=words.answer(summary),
         notices=words.notices(summary),
         rates=words.rate_pairs(summary),
@@ -162,22 +158,3 @@ def _plain(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_plain, value)) or "–"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _template_text(name: str) -> str:
-    return resources.files("reports").joinpath("templates", name).read_text(encoding="utf-8")
-
-
-@cache
-def _template(name: str) -> Template:
-    from jinja2 import Environment, StrictUndefined
-    from jinja2.loaders import FunctionLoader
-
-    environment = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        loader=FunctionLoader(_template_text),
-    )
-    return environment.get_template(name)

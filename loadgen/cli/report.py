@@ -1,7 +1,8 @@
-"""`bench report`: one self-contained HTML page from a run folder."""
+"""`bench report`: what a run says, as a page, a document, a table, a trace or figures; or a list of runs."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -10,27 +11,66 @@ import typer
 from loadgen.errors import UsageError
 
 
+class ReportFormat(StrEnum):
+    """What to write; svg, pdf and png give one file a figure."""
+
+    HTML = "html"
+    MD = "md"
+    CSV = "csv"
+    PERFETTO = "perfetto"
+    SVG = "svg"
+    PDF = "pdf"
+    PNG = "png"
+
+
 def report(
     run: Annotated[
-        Path | None, typer.Argument(help="Run folder (default: the newest under ./runs).", metavar="RUN")
+        Path | None,
+        typer.Argument(
+            help="Run folder (default: the newest under ./runs), or a folder of runs for a list of them.",
+            metavar="RUN",
+        ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="HTML file (default: report.html in the run folder)."),
+        typer.Option(
+            "--output",
+            "-o",
+            help="File to write (figures: a folder); default: report.html in the run folder.",
+        ),
     ] = None,
+    file_format: Annotated[
+        ReportFormat, typer.Option("--format", help="What to write; perfetto opens in ui.perfetto.dev.")
+    ] = ReportFormat.HTML,
 ) -> None:
-    """Write one self-contained HTML page about a run."""
-    from loadgen.store import load
-    from reports.html import render_run
+    """Write one self-contained HTML page about a run, or the same in another format."""
+    folder = run or newest_run(Path("runs"))
+    if not (folder / "manifest.json").exists() and any(folder.glob("*/manifest.json")):
+        from reports.index import render_index
 
-    loaded = load(run or newest_run(Path("runs")))
-    path = output or loaded.path / "report.html"
-    html = render_run(loaded)
+        typer.echo(write(output or folder / "index.html", render_index(folder).encode()))
+        return
+    from loadgen.store import load
+    from reports.export import FIGURE_FORMATS, render_files
+
+    files = render_files(load(folder), file_format.value)
+    if file_format.value in FIGURE_FORMATS:
+        place = output or folder / "figures"
+        for name, content in files.items():
+            typer.echo(write(place / name, content))
+        return
+    ((name, content),) = files.items()
+    typer.echo(write(output or folder / name, content))
+
+
+def write(path: Path, content: bytes) -> Path:
+    """Write a file and the folders above it; UsageError says why where it cannot be."""
     try:
-        path.write_text(html, encoding="utf-8")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
     except OSError as exc:
         raise UsageError(f"cannot write {path}: {exc.strerror}") from exc
-    typer.echo(path)
+    return path
 
 
 def newest_run(out: Path) -> Path:

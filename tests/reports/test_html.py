@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import base64
 import json
-from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,9 +12,9 @@ from reports.figures import FIGURES, render_figure
 from reports.html import render_run
 from reports.subject import Subject
 from tests.reports.browser import CHROMIUM, look_at, take_screenshot
+from tests.reports.reading import PageReader
 from tests.reports.synthetic import Story, make_run
 
-VOID = {"meta", "link", "br", "hr", "img", "input", "wbr"}
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7 * 7 }}"
 STORIES = {
     "plain": Story(),
@@ -26,41 +25,6 @@ STORIES = {
     "bursts": Story(num_requests=200, tokens_a_read=3),
     "interrupted": Story(num_requests=200, status="interrupted", cancel_after=120),
 }
-
-
-class PageReader(HTMLParser):
-    """Reads a page strictly: every element is closed in order."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(page)
-        self.close()
-        assert self.open == [], f"left open: {self.open}"
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open, f"</{tag}> closes nothing"
-        assert self.open.pop() == tag, f"</{tag}> closes another element"
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] != "style":
-            self.text += data
-
-    def attributes(self, name: str) -> list[str]:
-        return [str(attributes[name]) for _, attributes in self.elements if name in attributes]
-
-    def tags(self, *names: str) -> list[str]:
-        return [tag for tag, _ in self.elements if tag in names]
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,81 @@
+"""A list of the runs under a folder, newest first: one self-contained page that finds them again.
+
+Reads manifests and summaries only, never rows, so that a thousand runs are listed in seconds. A folder that
+cannot be read is listed as that, with the reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reports import words
+from reports.pages import page_template, template_text
+from reports.quantities import DASH, format_number, format_percent, format_time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedRun:
+    """One line of the list; `link` is relative to the list's folder."""
+
+    name: str
+    link: str
+    verdict: str
+    codes: str
+    target: str
+    cells: list[str]
+
+
+CELL_NAMES = ("offered", "ok", "TTFT p50", "TTFT p99", "ITL p50", "E2E p99")
+
+
+def render_index(out: Path) -> str:
+    """Return the page that lists every run folder directly under `out`."""
+    folders = sorted((path.parent for path in out.glob("*/manifest.json")), reverse=True)
+    return page_template("index.html").render(
+        css=template_text("page.css"),
+        name=out.resolve().name,
+        cell_names=CELL_NAMES,
+        runs=[_list_run(folder) for folder in folders],
+    )
+
+
+def _list_run(folder: Path) -> ListedRun:
+    from loadgen.errors import RunFolderError
+    from loadgen.store import load
+
+    link = f"{folder.name}/report.html" if (folder / "report.html").exists() else ""
+    try:
+        run = load(folder)
+        summary = run.summary
+    except RunFolderError as exc:
+        return ListedRun(
+            name=folder.name, link=link, verdict="unreadable", codes=str(exc), target="", cells=[]
+        )
+    target = run.manifest.get("target") or {}
+    return ListedRun(
+        name=folder.name,
+        link=link,
+        verdict=words.status(summary) if summary else str(run.manifest["status"]),
+        codes=", ".join(notice.code for notice in words.notices(summary)) if summary else "no summary yet",
+        target=words.printable(
+            f"{target.get('model') or ''} {target.get('kind') or target.get('url') or ''}"
+        ),
+        cells=_cells(summary) if summary else [],
+    )
+
+
+def _cells(summary: dict[str, Any]) -> list[str]:
+    counts, metrics = summary["counts"], summary["metrics"]
+    share = counts["ok"] / counts["scheduled"] if counts["scheduled"] else None
+    shown = [(metrics.get(name) or {}).get(statistic) for name, statistic in _SHOWN]
+    offered = summary["rates"].get("offered_per_s")
+    return [
+        DASH if offered is None else f"{format_number(offered)} /s",
+        format_percent(share),
+        *map(format_time, shown),
+    ]
+
+
+_SHOWN = (("ttft_s", "p50"), ("ttft_s", "p99"), ("itl_s", "p50"), ("e2e_s", "p99"))

@@ -1,0 +1,31 @@
+"""The page templates, in the package: what comes from outside is escaped, nothing is left undefined."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+
+def template_text(name: str) -> str:
+    """Return a file of the templates folder."""
+    return resources.files("reports").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+@cache
+def page_template(name: str) -> Template:
+    """Return a template, ready to render."""
+    from jinja2 import Environment, StrictUndefined
+    from jinja2.loaders import FunctionLoader
+
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=FunctionLoader(template_text),
+    )
+    return environment.get_template(name)
