@@ -41,7 +41,9 @@ class Transcript:
     def wire(self) -> bytes:
         """The bytes as they were on the wire, each event a chunk of its own."""
         if not self.is_chunked:
-            return self.head + self.body
+            length = int(self.head.lower().partition(b"content-length:")[2].split(None, 1)[0])
+            assert len(self.body) >= length
+            return self.head + self.body[:length]
         *events, rest = self.body.split(b"\n\n")
         chunks = [*(event + b"\n\n" for event in events), *([rest] if rest else [])]
         return self.head + b"".join(map(frame, chunks)) + (b"" if self.is_cut else LAST_CHUNK)
