@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 from loadgen.measure.columns import Bools, Columns, Floats, Window
 from loadgen.store import RequestRows
 
+T = TypeVar("T", bound=np.generic)
+MAX_EVENT_TOKENS = 65_535
 EVENT_COLUMNS = ("chunk_ns", "chunk_lower_ns", "chunk_tokens")
 
 
@@ -32,27 +35,42 @@ class EventBlock:
     tokens: NDArray[np.int32]
 
     @property
+    def num_rows(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
     def row(self) -> NDArray[np.int64]:
         """Which row of the run each event belongs to."""
-        num_rows = len(self.offsets) - 1
-        return np.repeat(np.arange(self.start, self.start + num_rows), np.diff(self.offsets))
+        return np.repeat(np.arange(self.start, self.start + self.num_rows), np.diff(self.offsets))
+
+    @property
+    def first_events(self) -> NDArray[np.int64]:
+        """Where the events of each request begin; requests without events have none."""
+        return self.offsets[:-1][np.diff(self.offsets) > 0]
+
+    def spread(self, per_row: NDArray[T]) -> NDArray[T]:
+        """Repeat a value of each row for each of its events."""
+        return np.repeat(per_row, np.diff(self.offsets))
 
     def gaps(self) -> tuple[NDArray[np.int64], Floats, Floats]:
-        """The gaps between the events of a row: (event that ends each, seconds, seconds of silence before
-        it).
+        """The gaps between the events of a row: event that ends each, seconds, seconds of silence before it.
 
         Events that one read brought share its stamp: when they came in between is not known, so that each of
         k has a k-th of the silence before the read, and none a gap of zero. Events that share the *first*
         read of a row have no gap.
         """
-        row, stamp_ns = self.row, self.stamp_ns
-        if len(stamp_ns) == 0:
-            return np.zeros(0, np.int64), np.zeros(0), np.zeros(0)
-        is_new_row = np.diff(row, prepend=-1) != 0
-        starts = np.flatnonzero(is_new_row | (np.diff(stamp_ns, prepend=stamp_ns[0] - 1) != 0))
+        stamp_ns = self.stamp_ns
+        is_first = np.zeros(len(stamp_ns), np.bool_)
+        is_first[self.first_events] = True
+        step_ns = np.diff(stamp_ns, prepend=0)
+        if not ((step_ns == 0) & ~is_first).any():
+            ends = np.flatnonzero(~is_first)
+            gap_s = step_ns[ends] / 1e9
+            return ends, gap_s, gap_s
+        starts = np.flatnonzero(is_first | (step_ns != 0))
         sizes = np.diff(starts, append=len(stamp_ns))
         silence_s = np.diff(stamp_ns[starts], prepend=0) / 1e9
-        silence_s[is_new_row[starts]] = np.nan
+        silence_s[is_first[starts]] = np.nan
         silence_s, share_s = np.repeat(silence_s, sizes), np.repeat(silence_s / sizes, sizes)
         ends = np.flatnonzero(~np.isnan(silence_s))
         return ends, share_s[ends], silence_s[ends]
@@ -92,7 +110,7 @@ class Events:
 
     gap_s: Floats
     gap_offsets: NDArray[np.int64]
-    gap_tokens: NDArray[np.int32] | None
+    gap_tokens: NDArray[np.uint16] | None
     max_gap_s: Floats
     tokens_in_window: float
     num_events: int
@@ -105,37 +123,38 @@ def read_events(rows: RequestRows, columns: Columns, counted: Bools, window: Win
     # a user-space stamp is late by what is known of the read's delay; a kernel stamp is not
     lag_ns = np.where(columns.is_kernel_stamped, 0.0, np.nan_to_num(columns.recv_lag_ns))
     gaps: list[Floats] = []
-    tokens: list[NDArray[np.int32]] = []
-    counts: list[NDArray[np.int64]] = []
+    tokens: list[NDArray[np.uint16]] = []
+    lengths: list[NDArray[np.int64]] = []
     uncertain: list[Floats] = []
     max_gaps: list[Floats] = []
     tokens_in_window, num_events, num_alone = 0.0, 0, 0
     for block in iter_event_blocks(rows):
-        row = block.row
-        stop = block.start + len(block.offsets) - 1
-        tokens_in_window += _sum_tokens(block, row, columns, window)
-        is_counted = counted[row]
-        early_s = ((block.stamp_ns - block.lower_ns) + lag_ns[row])[is_counted] / 1e9
-        uncertain.append(early_s[early_s > 0])
-        num_events += int(is_counted.sum())
-        num_alone += int((block.stamp_ns == block.lower_ns)[is_counted].sum())
+        rows_here = slice(block.start, block.start + block.num_rows)
+        tokens_in_window += _sum_tokens(block, columns, window)
+        is_counted = block.spread(counted[rows_here])
+        early_ns = (block.stamp_ns - block.lower_ns)[is_counted]
+        num_events += len(early_ns)
+        num_alone += int((early_ns == 0).sum())
+        if lag_ns[rows_here].any():
+            early_ns = early_ns + block.spread(lag_ns[rows_here])[is_counted]
+        uncertain.append(early_ns[early_ns > 0] / 1e9)
 
         ends, gap_s, silence_s = block.gaps()
-        is_counted = is_counted[ends]
-        ends, gap_s, silence_s = ends[is_counted], gap_s[is_counted], silence_s[is_counted]
-        per_row = np.bincount(row[ends] - block.start, minlength=stop - block.start)
-        per_counted = per_row[counted[block.start : stop]].astype(np.int64)
+        if not is_counted.all():
+            kept = is_counted[ends]
+            ends, gap_s, silence_s = ends[kept], gap_s[kept], silence_s[kept]
+        per_row = np.diff(np.searchsorted(ends, block.offsets))
+        per_counted = per_row[counted[rows_here]]
         gaps.append(gap_s)
-        tokens.append(block.tokens[ends])
-        counts.append(per_counted)
+        # four bytes for a number that is nearly always 1 would be half of the gaps' memory
+        tokens.append(np.minimum(block.tokens[ends], MAX_EVENT_TOKENS).astype(np.uint16))
+        lengths.append(per_counted)
         max_gaps.append(_max_of_segments(silence_s, per_counted))
-    gap_tokens = np.concatenate(tokens) if tokens else np.zeros(0, np.int32)
+    per_request = np.concatenate([np.zeros(1, np.int64), *lengths])
     return Events(
         gap_s=_concatenate(gaps),
-        gap_offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate([*counts, []]))]).astype(
-            np.int64
-        ),
-        gap_tokens=None if bool(np.all(gap_tokens == 1)) else gap_tokens,
+        gap_offsets=np.cumsum(per_request),
+        gap_tokens=None if all(bool((part == 1).all()) for part in tokens) else np.concatenate(tokens),
         max_gap_s=_concatenate(max_gaps),
         tokens_in_window=tokens_in_window,
         num_events=num_events,
@@ -144,13 +163,14 @@ def read_events(rows: RequestRows, columns: Columns, counted: Bools, window: Win
     )
 
 
-def _sum_tokens(block: EventBlock, row: NDArray[np.int64], columns: Columns, window: Window) -> float:
-    inside = window.holds(block.stamp_ns.astype(np.float64))
+def _sum_tokens(block: EventBlock, columns: Columns, window: Window) -> float:
+    inside = (block.stamp_ns >= window.start_ns) & (block.stamp_ns < window.end_ns)
     known = float(block.tokens[inside].sum())
-    unknown = row[inside & (block.tokens == 0)]
-    if len(unknown) == 0:
+    is_unknown = inside & (block.tokens == 0)
+    if not is_unknown.any():
         return known
-    per_event = columns.output_tokens[unknown] / np.diff(block.offsets)[unknown - block.start]
+    row = block.row[is_unknown]
+    per_event = columns.output_tokens[row] / np.diff(block.offsets)[row - block.start]
     return known + float(np.nansum(per_event))
 
 

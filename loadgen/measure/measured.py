@@ -18,9 +18,20 @@ from loadgen.measure.metrics import (
 )
 from loadgen.measure.options import MeasureOptions
 from loadgen.measure.window import choose_window, schedule_end_ns
-from loadgen.stats.intervals import METHOD, MIN_TAIL_EVENTS, Pool, quantile_interval
+from loadgen.stats.intervals import METHOD, MIN_TAIL_EVENTS, Pool, quantile_intervals
 from loadgen.stats.quantile import quantile
 from loadgen.store import Run
+
+WITH_INTERVALS = (
+    "ttft_s",
+    "ttft_from_send_s",
+    "itl_s",
+    "event_gap_s",
+    "tpot_s",
+    "e2e_s",
+    "e2e_from_send_s",
+    "max_gap_s",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,19 +50,25 @@ class Measured:
     samples: dict[str, Sample]
 
     def metrics(self) -> dict[str, MetricSummary]:
-        """Sum up every metric, with intervals where they are deserved."""
-        return {name: self._summarize(name, sample) for name, sample in self.samples.items()}
+        """Sum up every metric, the latencies with intervals where they are deserved."""
+        found: dict[str, MetricSummary] = {}
+        for name, sample in self.samples.items():
+            if name == "event_gap_s" and self.events.gap_tokens is None:
+                found[name] = found["itl_s"]  # one token an event: the same values, and many of them
+                continue
+            found[name] = summarize_sample(name, sample)
+            if name in WITH_INTERVALS and sample.num_values:
+                found[name] = self._with_intervals(name, found[name])
+        return found
 
-    def _summarize(self, name: str, sample: Sample) -> MetricSummary:
-        summary = summarize_sample(name, sample)
+    def _with_intervals(self, name: str, summary: MetricSummary) -> MetricSummary:
         pool = self.pool(name)
-        if pool is None or len(pool.values) == 0:
-            return summary
-        p50, p99 = quantile_interval(pool, 0.5), quantile_interval(pool, 0.99)
+        assert pool is not None
+        p50, p99 = quantile_intervals(pool, (0.5, 0.99)).values()
         method = METHOD
         if p99.bounds is None:
             method += (
-                f"; withheld below {MIN_TAIL_EVENTS} independent tail events (p99: {p99.num_tail_events:.1f})"
+                f"; p99 withheld: {p99.num_tail_events:.1f} independent tail events of {MIN_TAIL_EVENTS}"
             )
         return replace(summary, ci={"p50": p50.bounds, "p99": p99.bounds}, ci_method=method, n_eff=p99.n_eff)
 

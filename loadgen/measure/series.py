@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from loadgen.measure.columns import Bools, Columns, Floats
 from loadgen.measure.events import EventBlock, iter_event_blocks
+from loadgen.measure.measured import Measured
 from loadgen.measure.metrics import Sample, in_flight_steps
 from loadgen.records import Outcome
 from loadgen.store import RequestRows, Run
@@ -79,6 +80,19 @@ class FailureGroup:
     http_status: int | None
     error: str | None
     count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowRequest:
+    """A request of the tail: None where something is not known."""
+
+    index: int
+    scheduled_s: float
+    prompt_tokens: int | None
+    output_tokens: int | None
+    ttft_s: float | None
+    max_gap_s: float | None
+    e2e_s: float | None
 
 
 def cdf(sample: Sample) -> Points:
@@ -192,6 +206,33 @@ def request_spans(columns: Columns, max_requests: int) -> Spans:
         end_s=end / 1e9,
         is_ok=columns.is_ok[sent],
     )
+
+
+def slowest_requests(measured: Measured, num: int) -> list[SlowRequest]:
+    """The counted requests with the longest TTFT, the longest first."""
+    rows = np.flatnonzero(measured.counted)
+    values = measured.values
+    order = np.argsort(-np.nan_to_num(values["ttft_s"], nan=-1.0), kind="stable")[:num]
+    return [
+        SlowRequest(
+            index=int(rows[i]),
+            scheduled_s=float(measured.columns.scheduled_ns[rows[i]]) / 1e9,
+            prompt_tokens=_whole(values["prompt_tokens_per_request"][i]),
+            output_tokens=_whole(values["output_tokens_per_request"][i]),
+            ttft_s=_known(values["ttft_s"][i]),
+            max_gap_s=_known(values["max_gap_s"][i]),
+            e2e_s=_known(values["e2e_s"][i]),
+        )
+        for i in order
+    ]
+
+
+def _known(value: np.float64) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def _whole(value: np.float64) -> int | None:
+    return None if np.isnan(value) else int(value)
 
 
 def engine_levels(run: Run) -> EngineLevels | None:

@@ -263,14 +263,19 @@ def unstable(steps: Steps, window: Window) -> Notice | None:
     A least-squares slope over ten sections, the first left out (a run starts empty); one-sided t test at 0.1
     %, and growth over the window of more than half the mean and at least two requests.
     """
-    from scipy.stats import linregress
+    from scipy.special import stdtr
 
     levels = section_means(steps, window, BACKLOG_SECTIONS)[1:]
     if len(levels) < 3 or np.ptp(levels) == 0:
         return None
-    fit = linregress(np.arange(len(levels)), levels, alternative="greater")
-    growth = float(fit.slope) * len(levels)
-    if not (fit.pvalue < BACKLOG_ALPHA and growth > max(2.0, BACKLOG_GROWTH * float(np.mean(levels)))):
+    x = np.arange(len(levels)) - (len(levels) - 1) / 2
+    slope = float(x @ levels / (x @ x))
+    residuals = levels - levels.mean() - slope * x
+    freedom = len(levels) - 2
+    error = float(np.sqrt(residuals @ residuals / freedom / (x @ x)))
+    p = 0.0 if error == 0 else float(stdtr(freedom, -slope / error))
+    growth = slope * len(levels)
+    if p >= BACKLOG_ALPHA or growth <= max(2.0, BACKLOG_GROWTH * float(levels.mean())):
         return None
     return Notice(
         code="unstable",

@@ -61,6 +61,7 @@ def _find_start(columns: Columns, from_ns: float) -> tuple[float, bool | None]:
 
 
 def _ranks(values: Floats) -> Floats:
-    from scipy.stats import rankdata
-
-    return np.asarray(rankdata(values), np.float64)
+    """Ranks from 1, equal values sharing their mean."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return np.asarray((last - (counts - 1) / 2)[inverse], np.float64)

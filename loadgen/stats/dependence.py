@@ -15,10 +15,12 @@ WINDOW_FACTOR = 5.0
 
 def autocorrelation(series: NDArray[np.float64]) -> NDArray[np.float64]:
     """Autocorrelation at lags 0, 1, ... (biased estimate, by FFT); of a constant series 1, 0, 0, ..."""
+    from scipy import fft
+
     n = len(series)
     centred = series - series.mean()
-    spectrum = np.fft.rfft(centred, 2 * n)
-    covariance = np.fft.irfft(np.abs(spectrum) ** 2, 2 * n)[:n]
+    padded = fft.next_fast_len(2 * n, real=True)
+    covariance = fft.irfft(np.abs(fft.rfft(centred, padded)) ** 2, padded)[:n]
     if covariance[0] <= 1e-12 * max(1.0, float(series @ series)):
         return np.asarray(np.eye(1, n)[0])
     return np.asarray(covariance / covariance[0], np.float64)

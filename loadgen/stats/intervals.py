@@ -10,8 +10,8 @@ are skewed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -46,7 +46,7 @@ class Pool:
         """One value a request."""
         return cls(values=values, offsets=np.arange(len(values) + 1))
 
-    def quantiles(self, qs: list[float]) -> list[float]:
+    def quantiles(self, qs: Sequence[float]) -> list[float]:
         """Quantiles of at least one value."""
         if self.weights is None:
             return quantiles(self.values.copy(), qs)
@@ -60,17 +60,24 @@ class Pool:
             values=self.values[low:high], offsets=self.offsets[start : stop + 1] - low, weights=weights
         )
 
-    def sum_by_request(self, of_values: Callable[[Floats], NDArray[np.bool_]]) -> tuple[Floats, Floats]:
-        """Per request, how many of its values satisfy a condition, and how many it has."""
-        hits = of_values(self.values).astype(np.float64)
-        if self.weights is not None:
-            hits *= self.weights
-        sums = np.concatenate([[0.0], np.cumsum(hits)])
+    def count_above(self, threshold: float) -> Floats:
+        """How many values of each request lie above the threshold."""
+        return self._sum_by_request(self.values > threshold)
+
+    def sizes(self) -> Floats:
+        """How many values each request has."""
         if self.weights is None:
-            sizes = np.diff(self.offsets).astype(np.float64)
-        else:
-            sizes = np.diff(np.concatenate([[0], np.cumsum(self.weights)])[self.offsets]).astype(np.float64)
-        return np.diff(sums[self.offsets]), sizes
+            return np.diff(self.offsets).astype(np.float64)
+        return self._sum_by_request(np.ones(len(self.values), np.bool_))
+
+    def _sum_by_request(self, hits: NDArray[np.bool_]) -> Floats:
+        sums = np.zeros(len(self.offsets) - 1)
+        has_values = np.diff(self.offsets) > 0
+        starts = self.offsets[:-1][has_values]
+        if len(starts):
+            amounts = hits if self.weights is None else hits * self.weights
+            sums[has_values] = np.add.reduceat(amounts, starts, dtype=np.int64)
+        return sums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +99,7 @@ def effective_values(pool: Pool, threshold: float) -> float:
     The share is a ratio of sums over requests; its variance is that of the residuals, times their
     autocorrelation time in scheduled order.
     """
-    hits, sizes = pool.sum_by_request(lambda values: values > threshold)
+    hits, sizes = pool.count_above(threshold), pool.sizes()
     total = float(sizes.sum())
     share = float(hits.sum()) / total
     if not 0 < share < 1:
@@ -107,30 +114,50 @@ def independent_values(pool: Pool, q: float) -> float:
 
     A run that happened to miss the slow excursions looks independent at its own p99; its median tells.
     """
-    levels = sorted({*LEVELS, q})
-    thresholds = pool.quantiles([level for level in levels if level <= max(q, LEVELS[0])])
-    return min(effective_values(pool, threshold) for threshold in thresholds)
+    return _independent_values(pool, [q])[q]
+
+
+def _independent_values(pool: Pool, qs: Sequence[float]) -> dict[float, float]:
+    levels = sorted({*LEVELS, *qs})
+    thresholds = pool.quantiles(levels)
+    found = [effective_values(pool, threshold) for threshold in thresholds]
+    return {
+        q: min(n for n, level in zip(found, levels, strict=True) if level <= max(q, LEVELS[0])) for q in qs
+    }
+
+
+def quantile_intervals(pool: Pool, qs: Sequence[float]) -> dict[float, QuantileInterval]:
+    """Intervals for quantiles of at least one value; withheld where they would mislead."""
+    n_eff = _independent_values(pool, qs)
+    num_requests = len(pool.offsets) - 1
+    sections: list[Pool] = []
+    if num_requests >= 2 * NUM_SECTIONS:
+        edges = np.linspace(0, num_requests, NUM_SECTIONS + 1).astype(np.int64)
+        sections = [pool.section(int(a), int(b)) for a, b in pairwise(edges)]
+    if not sections or any(len(section.values) == 0 for section in sections):
+        return {q: _withheld(n_eff[q], q) for q in qs}
+    found = np.array([section.quantiles(qs) for section in sections])
+    centres = pool.quantiles(qs)
+    return {q: _interval(centres[i], found[:, i], n_eff[q], q) for i, q in enumerate(qs)}
 
 
 def quantile_interval(pool: Pool, q: float) -> QuantileInterval:
-    """Interval for quantile q of at least one value; withheld where it would mislead."""
-    from scipy.stats import t
+    """The interval for one quantile."""
+    return quantile_intervals(pool, [q])[q]
 
-    n_eff = independent_values(pool, q)
-    num_tail = n_eff * min(q, 1 - q)
-    withheld = QuantileInterval(bounds=None, n_eff=n_eff, num_tail_events=num_tail)
-    num_requests = len(pool.offsets) - 1
-    if num_tail < MIN_TAIL_EVENTS or num_requests < 2 * NUM_SECTIONS:
+
+def _withheld(n_eff: float, q: float) -> QuantileInterval:
+    return QuantileInterval(bounds=None, n_eff=n_eff, num_tail_events=n_eff * min(q, 1 - q))
+
+
+def _interval(centre: float, sections: Floats, n_eff: float, q: float) -> QuantileInterval:
+    from scipy.special import stdtrit
+
+    withheld = _withheld(n_eff, q)
+    if withheld.num_tail_events < MIN_TAIL_EVENTS or sections.min() <= 0:
         return withheld
-    edges = np.linspace(0, num_requests, NUM_SECTIONS + 1).astype(np.int64)
-    sections = [pool.section(int(a), int(b)) for a, b in pairwise(edges)]
-    if any(len(section.values) == 0 for section in sections):
-        return withheld
-    centre, *found = (part.quantiles([q])[0] for part in (pool, *sections))
-    if min(found) <= 0:
-        return withheld
-    spread = np.sqrt(np.square(np.log(np.array(found) / centre)).sum() / (NUM_SECTIONS * (NUM_SECTIONS - 1)))
-    widening = np.sqrt(1 + WIDENING / num_tail)
-    half = float(t.ppf((1 + CONFIDENCE) / 2, NUM_SECTIONS - 1) * spread * widening)
+    spread = np.sqrt(np.square(np.log(sections / centre)).sum() / (NUM_SECTIONS * (NUM_SECTIONS - 1)))
+    widening = np.sqrt(1 + WIDENING / withheld.num_tail_events)
+    half = float(stdtrit(NUM_SECTIONS - 1, (1 + CONFIDENCE) / 2) * spread * widening)
     bounds = (centre * float(np.exp(-half)), centre * float(np.exp(half)))
-    return QuantileInterval(bounds=bounds, n_eff=n_eff, num_tail_events=num_tail)
+    return replace(withheld, bounds=bounds)

@@ -93,12 +93,8 @@ def test_a_constant_series_has_no_autocorrelation() -> None:
 def brute_force_mser(series: Floats) -> int:
     k = len(series) // 5
     batches = series[: 5 * k].reshape(k, 5).mean(axis=1)
-    return int(
-        5
-        * np.argmin(
-            [np.square(batches[d:] - batches[d:].mean()).sum() / (k - d) ** 2 for d in range(k // 2 + 1)]
-        )
-    )
+    rests = [batches[cut:] for cut in range(k // 2 + 1)]
+    return int(5 * np.argmin([np.square(rest - rest.mean()).sum() / len(rest) ** 2 for rest in rests]))
 
 
 @pytest.mark.parametrize("n", [20, 101, 500])
