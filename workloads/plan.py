@@ -97,6 +97,13 @@ class Plan:
             self.prefix_offsets,
         )
 
+    def blocks_of(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Give prefix_blocks and prefix_offsets as they are for these rows alone."""
+        widths = np.diff(self.prefix_offsets)[rows]
+        offsets = np.append(0, np.cumsum(widths))
+        picks = np.arange(offsets[-1]) + np.repeat(self.prefix_offsets[rows] - offsets[:-1], widths)
+        return self.prefix_blocks[picks], offsets
+
     @property
     def span_s(self) -> float:
         """Seconds from the start of the run to the last arrival; 0 for an empty plan."""

@@ -34,9 +34,16 @@ class Share:
     turn: NDArray[np.int64]
     class_id: NDArray[np.int32]
     classes: tuple[str, ...]
+    prefix_blocks: NDArray[np.int64]
+    prefix_offsets: NDArray[np.int64]
+    block_tokens: int
 
     def __len__(self) -> int:
         return len(self.index)
+
+    def blocks_of(self, position: int) -> NDArray[np.int64]:
+        """The ids of the blocks that the prompt begins with."""
+        return self.prefix_blocks[self.prefix_offsets[position] : self.prefix_offsets[position + 1]]
 
     def position_of(self, index: int) -> int:
         """Where a request of the plan stands in this share."""
@@ -45,21 +52,27 @@ class Share:
 
 def split_plan(plan: Plan, num_workers: int) -> list[Share]:
     """Deal the plan out, round robin by index: the union of the shares is the plan, whatever their number."""
-    return [
-        Share(
-            worker=worker,
-            stride=num_workers,
-            index=np.arange(worker, len(plan), num_workers, dtype=np.int64),
-            arrival_ns=plan.arrival_ns[worker::num_workers],
-            prompt_tokens=plan.prompt_tokens[worker::num_workers],
-            output_tokens=plan.output_tokens[worker::num_workers],
-            session=plan.session[worker::num_workers],
-            turn=plan.turn[worker::num_workers],
-            class_id=plan.class_id[worker::num_workers],
-            classes=plan.classes,
-        )
-        for worker in range(num_workers)
-    ]
+    return [_share(plan, worker, num_workers) for worker in range(num_workers)]
+
+
+def _share(plan: Plan, worker: int, stride: int) -> Share:
+    index = np.arange(worker, len(plan), stride, dtype=np.int64)
+    prefix_blocks, prefix_offsets = plan.blocks_of(index)
+    return Share(
+        worker=worker,
+        stride=stride,
+        index=index,
+        arrival_ns=plan.arrival_ns[index],
+        prompt_tokens=plan.prompt_tokens[index],
+        output_tokens=plan.output_tokens[index],
+        session=plan.session[index],
+        turn=plan.turn[index],
+        class_id=plan.class_id[index],
+        classes=plan.classes,
+        prefix_blocks=prefix_blocks,
+        prefix_offsets=prefix_offsets,
+        block_tokens=plan.block_tokens,
+    )
 
 
 def split_limit(limit: int | None, num_workers: int) -> list[int | None]:

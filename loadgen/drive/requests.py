@@ -78,5 +78,7 @@ class RequestBodies:
         """A body whose prompt has the planned number of tokens once the target has added its own."""
         share = self._share
         num_words = max(int(share.prompt_tokens[position]) - self._offset, 1)
-        prompt = self._prompts.text(int(share.index[position]), num_words)
+        prompt = self._prompts.text_with_blocks(
+            int(share.index[position]), num_words, share.blocks_of(position), share.block_tokens
+        )
         return self._endpoint.body(prompt, int(share.output_tokens[position]), self._model)
