@@ -66,6 +66,7 @@ EXPECTED = {
     "llama_server.completions_stream_ignore_eos": five(5, 4),
     "llama_server.completions_stream_tokenids": five(5, 0),
     "llama_server.completions_stream_usage": five(5, 4),
+    "llama_server.native_stream": Expected(tokens=(1,) * 6, output=6, prompt=2, cached=0),
     "transformers_serve_cb.chat_badmodel": refused(400, PINNED),
     "transformers_serve_cb.chat_badreq": uncounted(4, Outcome.TRUNCATED, "cut within an event"),
     "transformers_serve_cb.chat_nonstream": Expected(output=5, prompt=23),

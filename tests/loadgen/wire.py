@@ -36,6 +36,8 @@ class Transcript:
 
     @property
     def endpoint(self) -> Endpoint:
+        if ".native_" in self.name:
+            return ENDPOINTS["llamacpp"]
         return ENDPOINTS["chat" if ".chat_" in self.name else "completions"]
 
     def wire(self) -> bytes:
