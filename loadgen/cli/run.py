@@ -51,6 +51,8 @@ def run(ctx: typer.Context, options: RunOptions) -> None:
         try:
             with open_target(options, folder.path, interruption.stop) as target:
                 check_fits(plan, target.preflight)
+                if interruption.exit_code is not None:
+                    raise typer.Exit(interruption.exit_code)
                 if not options.quiet and not target.is_reference_engine:
                     show_preflight(target)
                 _record(ctx, options, plan, folder, target, interruption)
