@@ -18,6 +18,7 @@ from loadgen.cli import report, run, serve, workload
 from loadgen.errors import EXIT_INTERRUPTED, EXIT_USAGE, BenchError
 
 WrongUsage: type[Exception] = typer.BadParameter.__mro__[1]  # typer carries its own copy of click
+PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}  # the server reads its own flags
 
 app = typer.Typer(
     name="bench",
@@ -28,7 +29,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.command("run")(run.run)
-app.command("serve", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(serve.serve)
+app.command("serve", add_help_option=False, context_settings=PASS_ON)(serve.serve)
 app.command("report")(report.report)
 app.add_typer(workload.app, name="workload")
 
