@@ -223,6 +223,11 @@ class Telemetry:
         self._sample()
         self._client.close()
 
+    @property
+    def last(self) -> Sample:
+        """The newest sample; empty where there is none."""
+        return self._samples[-1][1] if self._samples else {}
+
     def _watch(self) -> None:
         started_s = time.monotonic()
         for tick in range(1, 1 << 62):
