@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.abc import MetaPathFinder
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -310,7 +310,7 @@ class LoadProcess:
             prompt_tokens=int(share.prompt_tokens[at]),
             output_tokens=int(share.output_tokens[at]),
         )
-        return to_record(exchange, self._endpoint, epoch_ns=self._epoch_ns, row=row)
+        return record_of(exchange, self._endpoint, self._epoch_ns, row)
 
     def _has_token_since(self, exchange: Exchange, first_chunk: int) -> bool:
         return has_token_since(exchange.chunks, first_chunk, self._endpoint)
@@ -340,6 +340,16 @@ def max_rss_bytes() -> int:
     except (OSError, ValueError, IndexError):
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def record_of(exchange: Exchange, endpoint: Endpoint, epoch_ns: int, row: PlanRow) -> RequestRecord:
+    """The row of an exchange. A mistake of ours in reading one answer costs that row, not the run."""
+    try:
+        return to_record(exchange, endpoint, epoch_ns=epoch_ns, row=row)
+    except Exception as exc:
+        unread = replace(exchange, chunks=[], stamps=[], reads_ns=[], ended=End.MALFORMED)
+        unread.error = f"bench could not read this answer, please report it: {exc!r}"
+        return to_record(unread, endpoint, epoch_ns=epoch_ns, row=row)
 
 
 def resolve_endpoint(endpoint: str | Endpoint) -> Endpoint:

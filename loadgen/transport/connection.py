@@ -177,9 +177,13 @@ class Connection:
                 self.finish(End.MALFORMED, f"not an HTTP/1.x response: {head[:40]!r}")
                 return
             head_end = head.find(BLANK_LINE)
+            if head_end < 0 and b"\n\n" not in head and self.num_bytes <= MAX_HEAD_BYTES:
+                return
             if head_end < 0:
-                if self.num_bytes > MAX_HEAD_BYTES:
-                    self.feed_framer(exchange)  # says what is wrong with it
+                self.framing = (
+                    Framing.COUNTED
+                )  # bare line feeds, or no end: the framer knows what to make of it
+                self.feed_framer(exchange)
                 return
             self.framing = _framing_of(head[: head_end + 2])
             if self.framing is Framing.CHUNKED and not _could_end(head, head_end):

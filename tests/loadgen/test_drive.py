@@ -15,7 +15,12 @@ from pathlib import Path
 import pytest
 
 from loadgen.drive import Progress
+from loadgen.drive.worker import record_of
+from loadgen.endpoints.base import ChunkFacts
+from loadgen.endpoints.openai import Completions
 from loadgen.errors import BenchError, TargetError, UsageError
+from loadgen.interpret import PlanRow
+from loadgen.transport.base import End, Exchange
 from tests.loadgen.driving import even_plan, run_drive
 from tests.loadgen.scripted import HEAD, ScriptedServer, chunk, serving, stream, token
 
@@ -285,6 +290,25 @@ def test_bad_input_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
         run_drive(even_plan(1, gap_ms=1), tmp_path, "https://127.0.0.1:1", ca_file="/nowhere.pem")
     with pytest.raises(BenchError, match=r"load process 0 died .* before the run started"):
         run_drive(even_plan(1, gap_ms=1), tmp_path, "http://127.0.0.1:1", endpoint="nonsense")
+
+
+class Broken(Completions):
+    """An endpoint with a mistake in it."""
+
+    def interpret(self, data: bytes) -> ChunkFacts:
+        raise ZeroDivisionError(len(data))
+
+
+def test_a_mistake_in_reading_an_answer_costs_one_row() -> None:
+    exchange = Exchange(
+        index=7, request_id="r-7", scheduled_ns=100, sent_ns=150, ended=End.COMPLETE, ended_ns=900
+    )
+    exchange.chunks, exchange.stamps, exchange.reads_ns = [stream(2)], [800], [810]
+    row = PlanRow(index=7, prompt_tokens=1, output_tokens=2)
+    assert record_of(exchange, Completions(), 0, row).outcome == "ok"
+    record = record_of(exchange, Broken(), 0, row)
+    assert (record.index, record.outcome, record.scheduled_ns, record.sent_ns) == (7, "malformed", 100, 150)
+    assert "ZeroDivisionError" in str(record.error)
 
 
 LIGHT = """

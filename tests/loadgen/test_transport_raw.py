@@ -198,6 +198,7 @@ ENDINGS = {
     "trailers": HEAD + chunk(token()) + b"0\r\nX-Sum: 1\r\n\r\n",
     "crlf events": HEAD + chunk(token().replace(b"\n", b"\r\n")) * 3 + LAST_CHUNK,
     "counted": b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello",
+    "bare line feeds": b"HTTP/1.1 200 OK\ntransfer-encoding: chunked\n\n3\nabc\n0\n\n",
     "no content": b"HTTP/1.1 204 No Content\r\n\r\n",
     "interim": b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}",
     "misleading header": b"HTTP/1.1 200 OK\r\nX-Note: chunked\r\ncontent-length: 2\r\n\r\n{}",
