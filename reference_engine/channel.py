@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from reference_engine.scheduler import Emission
 from reference_engine.sequence import FinishReason
+from reference_engine.step import Emission
 from reference_engine.steplog import RequestRow
 
 REASONS: tuple[FinishReason | None, ...] = (None, *FinishReason)

@@ -5,7 +5,7 @@ Values only; nothing here allocates. The limits are counted in tokens wherever a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,9 @@ class EngineConfig:
 
     kv_tokens: tokens that the KV pool holds, rounded down to whole blocks.
     max_batch: requests that may be resident at once. chunk_tokens: the token budget of one step.
-    is_eos_enabled: the model may end an answer by itself; off, answers run to `max_tokens`.
+    swap_tokens: tokens that fit into host memory when a policy evicts by swapping. knobs: of the policy.
+    is_prefix_shared: lend full blocks to requests that begin with the same tokens. is_eos_enabled: the model
+    may end an answer by itself; off, answers run to `max_tokens`.
     """
 
     model: str = "tiny"
@@ -65,6 +67,9 @@ class EngineConfig:
     max_batch: int = 64
     chunk_tokens: int = 128
     max_model_len: int = 2048
+    swap_tokens: int = 0
+    knobs: dict[str, int | float | bool | str] = field(default_factory=dict)
+    is_prefix_shared: bool = False
     is_bos_enabled: bool = True
     is_eos_enabled: bool = False
     threads: int = 1
@@ -86,6 +91,14 @@ class EngineConfig:
     @property
     def num_blocks(self) -> int:
         return self.kv_tokens // self.block_tokens
+
+    @property
+    def pool_tokens(self) -> int:
+        return self.num_blocks * self.block_tokens
+
+    @property
+    def num_swap_blocks(self) -> int:
+        return self.swap_tokens // self.block_tokens
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_tokens)

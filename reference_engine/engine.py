@@ -11,16 +11,17 @@ from typing import Protocol
 
 from reference_engine.config import EngineConfig
 from reference_engine.invariants import InvariantChecker
-from reference_engine.scheduler import Emission, Scheduled, Scheduler, StepPlan
+from reference_engine.scheduler import Scheduler
 from reference_engine.sequence import Sequence
+from reference_engine.step import Emission, StepPlan
 from reference_engine.steplog import RequestRow, StepLog
 
 
 class Executor(Protocol):
     """Computes what a plan schedules."""
 
-    def execute(self, scheduled: list[Scheduled]) -> list[int]:
-        """Return the next token of each entry, -1 where its prompt is not finished by this step."""
+    def execute(self, plan: StepPlan) -> list[int]:
+        """Return the next token of each scheduled entry, -1 where none is due by the end of this step."""
         ...
 
 
@@ -56,7 +57,7 @@ class Engine:
         """Run one step and return the tokens it emitted."""
         start_ns = self.clock_ns()
         plan = self.scheduler.schedule()
-        token_ids = self.executor.execute(plan.scheduled) if plan.scheduled else []
+        token_ids = self.executor.execute(plan) if plan.scheduled else []
         return self._postprocess(plan, token_ids, start_ns)
 
     def _postprocess(self, plan: StepPlan, token_ids: list[int], start_ns: int) -> list[Emission]:
@@ -77,8 +78,8 @@ class Engine:
             plan.num_decodes,
             plan.num_prefill_tokens,
             pool.num_used,
-            0,
-            pool.num_free,
+            pool.num_cached,
+            pool.num_free - pool.num_cached,
             len(state.waiting),
             len(state.running),
             len(plan.preempted),

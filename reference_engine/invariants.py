@@ -1,14 +1,17 @@
 """What must hold after every step, whatever the policy: checked when `check_invariants` is set.
 
-Numbers are those of docs/ on schedulers: conservation of requests (I1) and blocks (I2), the limits of a step
-(I3), work conservation (I4), progress (I5), causality (I7), servability (I9), and that what was emitted stays
-emitted (I10).
+Conservation of requests (I1) and of blocks (I2), the limits of a step (I3), work conservation (I4), progress
+(I5), causality (I7), servability (I9), what was emitted stays emitted (I10), and a walk over the residents
+that survives evictions (I11).
 """
 
 from __future__ import annotations
 
-from reference_engine.scheduler import Scheduler, StepPlan
+from collections import Counter
+
+from reference_engine.scheduler import Scheduler
 from reference_engine.sequence import Sequence, Status
+from reference_engine.step import StepPlan
 
 MAX_STEPS_WITHOUT_PROGRESS = 1_000
 
@@ -29,7 +32,6 @@ class InvariantChecker:
         self._scheduler = scheduler
         self._emitted: dict[int, int] = {}
         self._num_idle_steps = 0
-        self._progress = 0
 
     def check(self, plan: StepPlan) -> None:
         """Raise InvariantError where the state after a step with `plan` breaks an invariant."""
@@ -40,66 +42,64 @@ class InvariantChecker:
 
     def _check_requests(self) -> None:
         scheduler, state = self._scheduler, self._scheduler.state
-        waiting = list(state.waiting)
-        num_known = len(waiting) + len(state.running) + scheduler.num_finished
+        waiting, alive = list(state.waiting), [*state.waiting, *state.swapped, *state.running]
         require(
-            num_known == scheduler.num_arrived,
+            len(alive) + scheduler.num_finished == scheduler.num_arrived,
             "I1 conservation",
-            f"{scheduler.num_arrived} arrived, {len(waiting)} waiting, {len(state.running)} running,"
-            f" {scheduler.num_finished} finished",
+            f"{scheduler.num_arrived} arrived, {len(waiting)} waiting, {len(state.swapped)} swapped,"
+            f" {len(state.running)} running, {scheduler.num_finished} finished",
         )
-        present = {s.handle for s in waiting} | {s.handle for s in state.running}
-        require(
-            len(present) == len(waiting) + len(state.running), "I1 conservation", "a request stands twice"
-        )
+        present = {sequence.handle for sequence in alive}
+        require(len(present) == len(alive), "I1 conservation", "a request stands twice")
         for sequence in waiting:
             is_clean = sequence.slot == -1 and sequence.num_computed == 0
             require(sequence.status is Status.WAITING and is_clean, "I1 conservation", f"waiting {sequence}")
+        for sequence in state.swapped:
+            is_kept = len(sequence.host_blocks) == scheduler.config.blocks_for(sequence.num_computed) > 0
+            require(sequence.status is Status.SWAPPED and is_kept, "I1 conservation", f"swapped {sequence}")
         for sequence in state.running:
             require(sequence.status is Status.RUNNING, "I1 conservation", f"running {sequence}")
             self._check_sequence(sequence)
         self._emitted = {handle: n for handle, n in self._emitted.items() if handle in present}
 
     def _check_sequence(self, sequence: Sequence) -> None:
-        config = self._scheduler.config
+        config, num_emitted = self._scheduler.config, sequence.num_emitted
         before = self._emitted.get(sequence.handle, 0)
-        require(
-            sequence.num_emitted >= before,
-            "I10 emitted stays",
-            f"{sequence} had emitted {before} tokens before",
-        )
-        self._emitted[sequence.handle] = sequence.num_emitted
-        require(sequence.num_emitted < sequence.max_tokens, "I9 servability", f"{sequence} runs past its end")
+        require(num_emitted >= before, "I10 emitted stays", f"{sequence} had emitted {before} tokens before")
+        self._emitted[sequence.handle] = num_emitted
+        require(num_emitted < sequence.max_tokens, "I9 servability", f"{sequence} runs past its end")
         can_fit = config.blocks_for(sequence.max_total) <= config.num_blocks
         require(can_fit, "I9 servability", f"{sequence} can never fit")
         first = sequence.first_scheduled_ns
         if first is not None:
             in_order = sequence.arrived_ns <= sequence.enqueued_ns <= first
             in_order = in_order and first <= (sequence.first_token_ns or first)
-            require(in_order, "I7 causality", f"time line of {sequence} runs backwards")
+            require(in_order, "I7 causality", f"the time line of {sequence} runs backwards")
 
     def _check_blocks(self) -> None:
-        tables, config = self._scheduler.tables, self._scheduler.config
-        held = tables.held()
+        scheduler, tables, config = self._scheduler, self._scheduler.tables, self._scheduler.config
+        holders = Counter(tables.held())
         require(
-            tables.pool.num_free + len(held) == config.num_blocks,
+            tables.pool.num_free + len(holders) == config.num_blocks,
             "I2 blocks",
-            f"{tables.pool.num_free} free and {len(held)} held of {config.num_blocks}",
+            f"{tables.pool.num_free} free and {len(holders)} held of {config.num_blocks}",
         )
-        require(len(set(held)) == len(held), "I2 blocks", "a block is held twice")
-        for sequence in self._scheduler.state.running:
+        for block_id, num_holders in holders.items():
+            is_counted = num_holders == tables.pool.num_holders_of(block_id)
+            require(is_counted, "I2 blocks", f"block {block_id} is held {num_holders} times")
+        num_swapped = sum(len(sequence.host_blocks) for sequence in scheduler.state.swapped)
+        require(num_swapped == scheduler.host_pool.num_used, "I2 blocks", "host blocks are lost")
+        for sequence in scheduler.state.running:
             num_held = tables.num_blocks_of(sequence.slot)
             is_covered = num_held >= config.blocks_for(sequence.num_computed)
             require(is_covered, "I2 blocks", f"{sequence} holds {num_held} blocks")
 
     def _check_limits(self, plan: StepPlan) -> None:
-        config = self._scheduler.config
+        scheduler, limit = self._scheduler, self._scheduler.policy.step_tokens
         num_tokens = sum(count for _, count in plan.scheduled)
-        require(
-            num_tokens <= config.chunk_tokens, "I3 budget", f"{num_tokens} of {config.chunk_tokens} tokens"
-        )
-        num_running = len(self._scheduler.state.running)
-        require(num_running <= config.max_batch, "I3 batch", f"{num_running} of {config.max_batch} resident")
+        require(num_tokens <= limit, "I3 budget", f"{num_tokens} of {limit} tokens")
+        num_rows, max_rows = len(scheduler.state.running) + len(scheduler.held), scheduler.config.max_batch
+        require(num_rows <= max_rows, "I3 batch", f"{num_rows} of {max_rows} resident")
         require(
             num_tokens == plan.num_decodes + plan.num_prefill_tokens, "I3 budget", "tokens are miscounted"
         )

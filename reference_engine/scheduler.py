@@ -6,41 +6,12 @@ reads no clock and runs no model: the same calls give the same plans.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
-
 from reference_engine.config import EngineConfig
 from reference_engine.kv_cache import BlockPool, BlockTables
-from reference_engine.policies.base import Constraint, Phase, Policy, State
+from reference_engine.policies.base import Phase, Policy, Requeue, State
 from reference_engine.sequence import FinishReason, Sequence, Status
+from reference_engine.step import Constraint, Emission, Scheduled, StepPlan
 from reference_engine.tokenizer import EOS_ID
-
-
-class Scheduled(NamedTuple):
-    """A request and how many of its missing tokens this step computes."""
-
-    sequence: Sequence
-    num_tokens: int
-
-
-class Emission(NamedTuple):
-    """A token of an answer, and why the answer ends with it where it does."""
-
-    sequence: Sequence
-    token_id: int
-    finish_reason: FinishReason | None
-
-
-@dataclass(slots=True, kw_only=True)
-class StepPlan:
-    """One decision. blocked: what kept the first waiting request out, None where nobody was kept out."""
-
-    budget: int
-    scheduled: list[Scheduled] = field(default_factory=list)
-    preempted: list[Sequence] = field(default_factory=list)
-    blocked: Constraint | None = None
-    num_decodes: int = 0
-    num_prefill_tokens: int = 0
 
 
 class UnservableError(ValueError):
@@ -54,15 +25,21 @@ class Scheduler:
         self.config = config
         self.policy = policy
         self.tables = BlockTables(
-            BlockPool(config.num_blocks), config.block_tokens, config.max_batch, config.max_model_len
+            BlockPool(config.num_blocks),
+            config.block_tokens,
+            config.max_batch,
+            config.max_model_len,
+            is_sharing=config.is_prefix_shared,
         )
+        self.host_pool = BlockPool(config.num_swap_blocks)
         self.state = State(config=config, tables=self.tables, waiting=policy.order)
+        self.held: list[Sequence] = []  # finished, but their batch has not
         self.num_arrived = 0
         self.num_finished = 0
 
     @property
     def has_work(self) -> bool:
-        return bool(self.state.running) or len(self.state.waiting) > 0
+        return bool(self.state.running or self.state.swapped) or len(self.state.waiting) > 0
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new request; raises UnservableError where no schedule could ever finish it."""
@@ -80,27 +57,37 @@ class Scheduler:
 
     def cancel(self, sequence: Sequence) -> None:
         """Take a request out, wherever it is, and free its blocks."""
-        if sequence.status is Status.FINISHED:
-            return
-        if sequence.status is Status.RUNNING:
-            self._leave(sequence)
-        else:
-            self.state.waiting.remove(sequence)
+        match sequence.status:
+            case Status.FINISHED:
+                return
+            case Status.RUNNING:
+                self._leave(sequence)
+            case Status.SWAPPED:
+                self.state.swapped.remove(sequence)
+                self._free_host(sequence)
+            case Status.WAITING:
+                self.state.waiting.remove(sequence)
         self._finish(sequence, FinishReason.CANCELLED)
+        self._release_held()
 
     def schedule(self) -> StepPlan:
         """Decide the next step. Requests may be admitted and evicted; nothing is computed yet."""
-        plan = StepPlan(budget=self.config.chunk_tokens)
+        plan = StepPlan(budget=self.policy.step_tokens)
         for phases in self.policy.budget.attempts(self.state):
             for phase in phases:
-                if phase is Phase.ADMIT:
-                    self._admit(plan)
-                else:
-                    self._advance(phase, plan)
+                match phase:
+                    case Phase.ADMIT:
+                        self._admit(plan)
+                    case Phase.SWAP_IN:
+                        self._swap_in(plan)
+                    case Phase.RUNNING | Phase.DECODES | Phase.PREFILLS:
+                        self._advance(phase, plan)
             if plan.scheduled:
                 break
         if plan.blocked is None and len(self.state.waiting):
             plan.blocked = Constraint.POLICY
+        if self.policy.is_padded:
+            plan.padding = [Scheduled(sequence, 1) for sequence in self.held]
         return plan
 
     def _advance(self, phase: Phase, plan: StepPlan) -> None:
@@ -108,36 +95,65 @@ class Scheduler:
         for sequence in tuple(state.running):
             if plan.budget <= 0:
                 return
-            if phase is not Phase.RUNNING and sequence.is_decoding is not (phase is Phase.DECODES):
-                continue
             # An earlier request of this pass may have evicted this one.
             if sequence.status is not Status.RUNNING:
                 continue
+            if phase is not Phase.RUNNING and sequence.is_decoding is not (phase is Phase.DECODES):
+                continue
             chunk = chunk_of(sequence, plan.budget, state)
             if chunk > 0 and self._make_room(sequence, sequence.num_computed + chunk, plan):
-                self._include(sequence, chunk, plan)
+                plan.include(sequence, chunk)
 
     def _make_room(self, sequence: Sequence, num_tokens: int, plan: StepPlan) -> bool:
         """Grow the request's row, evicting others until it fits; False where it had to go itself."""
         while not self.tables.grow(sequence.slot, num_tokens):
             victim = self.policy.eviction.victim(self.state.running)
-            self._evict(victim, plan)
+            self._evict(victim, plan, self.policy.eviction.requeue)
             if victim is sequence:
                 return False
         return True
 
-    def _evict(self, victim: Sequence, plan: StepPlan) -> None:
-        for i, (sequence, count) in enumerate(plan.scheduled):
-            if sequence is victim:
-                del plan.scheduled[i]
-                plan.budget += count
-                self._count(victim, -count, plan)
-                break
+    def _evict(self, victim: Sequence, plan: StepPlan, requeue: Requeue) -> None:
+        plan.withdraw(victim)
+        plan.preempted.append(victim)
+        victim.num_preemptions += 1
+        # What lies on the host must be all of what was computed: a row may be longer, never shorter.
+        blocks = self.tables.row(victim.slot)[: self.config.blocks_for(victim.num_computed)]
+        if self.policy.eviction.is_swap and 0 < len(blocks) <= self.host_pool.num_free:
+            victim.host_blocks = [self.host_pool.take() for _ in blocks]
+            plan.swap_out += zip(blocks, victim.host_blocks, strict=True)
+            num_computed = victim.num_computed
+            self._leave(victim)
+            victim.num_computed = num_computed
+            victim.status = Status.SWAPPED
+            self.state.swapped.append(victim)
+            return
         self._leave(victim)
         victim.status = Status.WAITING
-        victim.num_preemptions += 1
-        self.state.waiting.requeue(victim, self.policy.eviction.requeue)
-        plan.preempted.append(victim)
+        self.state.waiting.requeue(victim, requeue)
+
+    def _swap_in(self, plan: StepPlan) -> None:
+        """Bring back who was swapped out first, while there is room for it and one token more."""
+        while self.state.swapped and not plan.preempted and plan.budget > 0:
+            sequence = self.state.swapped[0]
+            needed = self.config.blocks_for(sequence.num_computed) + 1
+            if len(self.state.running) >= self.config.max_batch or needed > self.state.num_free_blocks:
+                return
+            del self.state.swapped[0]
+            sequence.slot = self.tables.open()
+            self.tables.grow(sequence.slot, sequence.num_computed)
+            plan.swap_in += zip(sequence.host_blocks, self.tables.row(sequence.slot), strict=True)
+            self._free_host(sequence)
+            sequence.status = Status.RUNNING
+            self.state.running.append(sequence)
+            chunk = self.policy.budget.chunk(sequence, plan.budget, self.state)
+            if chunk > 0 and self.tables.grow(sequence.slot, sequence.num_computed + chunk):
+                plan.include(sequence, chunk)
+
+    def _free_host(self, sequence: Sequence) -> None:
+        for block_id in sequence.host_blocks:
+            self.host_pool.give(block_id)
+        sequence.host_blocks = []
 
     def _admit(self, plan: StepPlan) -> None:
         state, policy = self.state, self.policy
@@ -146,47 +162,56 @@ class Scheduler:
             return
         num_skipped = 0
         while (sequence := state.waiting.head(num_skipped)) is not None:
-            chunk, refusal = self._try(sequence, plan)
-            if refusal is None:
-                state.waiting.remove(sequence)
-                sequence.slot = self.tables.open()
-                reserved = policy.admission.reserved_tokens(sequence, chunk, state)
-                has_room = self.tables.grow(sequence.slot, reserved)
-                assert has_room, f"{policy.name} admitted {sequence} without room for {reserved} tokens"
-                sequence.status = Status.RUNNING
-                state.running.append(sequence)
-                self._include(sequence, chunk, plan)
+            refusal = self._try_admit(sequence, plan)
+            if refusal is None or self._displace(sequence, refusal, plan):
                 continue
             plan.blocked = plan.blocked or refusal
             num_skipped += 1
             if refusal is not Constraint.MEMORY or num_skipped > policy.skip_window:
                 return
 
-    def _try(self, sequence: Sequence, plan: StepPlan) -> tuple[int, Constraint | None]:
-        """Return the first chunk of a waiting request, and what stands against admitting it."""
-        if len(self.state.running) >= self.config.max_batch:
-            return 0, Constraint.SLOT
+    def _try_admit(self, sequence: Sequence, plan: StepPlan) -> Constraint | None:
+        """Make a waiting request resident and part of the step, or return what stands against it."""
+        state, policy = self.state, self.policy
+        if len(state.running) + len(self.held) >= self.config.max_batch:
+            return Constraint.SLOT
         if plan.budget <= 0:
-            return 0, Constraint.BUDGET
-        chunk = self.policy.budget.chunk(sequence, plan.budget, self.state)
-        if chunk <= 0:
-            return 0, Constraint.BUDGET
-        return chunk, self.policy.admission.refusal(sequence, chunk, self.state)
+            return Constraint.BUDGET
+        sequence.slot = self.tables.open()
+        sequence.num_computed = self.tables.adopt(sequence.slot, sequence.tokens)
+        chunk = policy.budget.chunk(sequence, plan.budget, state)
+        refusal = policy.admission.refusal(sequence, chunk, state) if chunk > 0 else Constraint.BUDGET
+        if refusal is not None:
+            self._vacate(sequence)
+            return refusal
+        reserved = policy.admission.reserved_tokens(sequence, chunk, state)
+        has_room = self.tables.grow(sequence.slot, max(reserved, sequence.num_computed + chunk))
+        assert has_room, f"{policy.name} admitted {sequence} without room for {reserved} tokens"
+        state.waiting.take(sequence)
+        sequence.num_cached += sequence.num_computed
+        sequence.high_water = max(sequence.high_water, sequence.num_computed)
+        sequence.status = Status.RUNNING
+        state.running.append(sequence)
+        plan.include(sequence, chunk)
+        return None
 
-    def _include(self, sequence: Sequence, count: int, plan: StepPlan) -> None:
-        plan.scheduled.append(Scheduled(sequence, count))
-        plan.budget -= count
-        self._count(sequence, count, plan)
-
-    def _count(self, sequence: Sequence, count: int, plan: StepPlan) -> None:
-        if sequence.is_decoding:
-            plan.num_decodes += count
-        else:
-            plan.num_prefill_tokens += count
+    def _displace(self, sequence: Sequence, refusal: Constraint, plan: StepPlan) -> bool:
+        """Evict a resident that `sequence` outranks, where that may help; False where there is none."""
+        outranks, running = self.policy.eviction.outranks, self.state.running
+        if outranks is None or refusal is Constraint.BUDGET:
+            return False
+        outranked = [resident for resident in running if outranks(sequence, resident)]
+        if not outranked:
+            return False
+        self._evict(self.policy.eviction.victim(outranked), plan, Requeue.ORDER)
+        return True
 
     def _leave(self, sequence: Sequence) -> None:
-        """Give back the row and the blocks of a resident; what was computed must be computed again."""
         self.state.running.remove(sequence)
+        self._vacate(sequence)
+
+    def _vacate(self, sequence: Sequence) -> None:
+        """Give back the row and the blocks; what was computed must be computed again."""
         self.tables.close(sequence.slot)
         sequence.slot = -1
         sequence.num_computed = 0
@@ -196,23 +221,46 @@ class Scheduler:
         sequence.finish_reason = reason
         self.num_finished += 1
 
+    def _retire(self, sequence: Sequence, reason: FinishReason) -> None:
+        """End a resident's answer; its memory goes now, or when its batch has ended."""
+        if self.policy.is_batch_held:
+            self.state.running.remove(sequence)
+            self.held.append(sequence)
+        else:
+            self._leave(sequence)
+        self._finish(sequence, reason)
+
+    def _release_held(self) -> None:
+        if not self.state.running:
+            for sequence in self.held:
+                self._vacate(sequence)
+            self.held.clear()
+
     def postprocess(self, plan: StepPlan, token_ids: list[int]) -> list[Emission]:
         """Take in what the executor computed; token_ids: one an entry of the plan, -1 where none is due."""
         emissions: list[Emission] = []
-        for (sequence, count), token_id in zip(plan.scheduled, token_ids, strict=True):
-            computed = sequence.num_computed + count
+        is_sharing = self.tables.is_sharing
+        for (sequence, num_tokens), token_id in zip(plan.scheduled, token_ids, strict=True):
+            computed = sequence.num_computed + num_tokens
             if sequence.high_water > sequence.num_computed:
                 sequence.num_recomputed += min(sequence.high_water, computed) - sequence.num_computed
             sequence.num_computed = computed
             sequence.high_water = max(sequence.high_water, computed)
+            if is_sharing:
+                self.tables.learn(sequence.slot, sequence.tokens, computed)
             if computed < len(sequence.tokens):
                 continue
             sequence.tokens.append(token_id)
             reason = self._finish_reason(sequence, token_id)
             emissions.append(Emission(sequence, token_id, reason))
             if reason is not None:
-                self._leave(sequence)
-                self._finish(sequence, reason)
+                self._retire(sequence, reason)
+        self._release_held()
+        self.state.decodes_since_prefill = (
+            0 if plan.num_prefill_tokens else self.state.decodes_since_prefill + 1
+        )
+        for observer in self.policy.observers:
+            observer.observe(plan, emissions, self.state)
         return emissions
 
     def _finish_reason(self, sequence: Sequence, token_id: int) -> FinishReason | None:

@@ -6,13 +6,14 @@ target is all tokens known so far. A step that brings q to the target emits one 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
 class Status(StrEnum):
     WAITING = "waiting"  # not resident: new, or preempted and queued again
     RUNNING = "running"  # resident: holds a row of the block tables
+    SWAPPED = "swapped"  # evicted, what it computed lies on the host
     FINISHED = "finished"
 
 
@@ -40,6 +41,7 @@ class Sequence:
     """tokens: prompt, then what was emitted. slot: its row in the block tables, -1 while not resident.
 
     high_water: the most tokens that ever had valid KV; what is computed below it is recomputation.
+    num_cached: tokens that were found in the cache on admission. host_blocks: where it was swapped out to.
     """
 
     handle: int
@@ -59,6 +61,8 @@ class Sequence:
     num_computed: int = 0
     high_water: int = 0
     num_recomputed: int = 0
+    num_cached: int = 0
+    host_blocks: list[int] = field(default_factory=list)
     num_preemptions: int = 0
     enqueued_ns: int = 0
     first_scheduled_ns: int | None = None

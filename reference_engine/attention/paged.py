@@ -49,11 +49,12 @@ def split_by_length(lengths: NDArray[np.int64]) -> list[tuple[int, int]]:
 class PagedAttention:
     """The pages of every layer, and the reading plan of the step in progress."""
 
-    def __init__(self, shape: ModelShape, num_blocks: int, page: int) -> None:
+    def __init__(self, shape: ModelShape, num_blocks: int, page: int, num_host_blocks: int = 0) -> None:
         self._shape = shape
         self._page = page
         self._pages = torch.zeros(shape.layers, num_blocks, page * 2 * shape.kv_heads * shape.head_dim)
         self._flat = self._pages.view(shape.layers, num_blocks * page, 2 * shape.kv_heads * shape.head_dim)
+        self._host_pages = torch.zeros(shape.layers, num_host_blocks, self._pages.shape[2])
         self._layer_pages = list(self._pages.unbind(0))
         self._layer_flat = list(self._flat.unbind(0))
         self._store_at = torch.zeros(0, dtype=torch.int64)
@@ -111,6 +112,16 @@ class PagedAttention:
             pages=torch.from_numpy(table[:num_pages].copy()),
             mask=torch.from_numpy(np.tile(mask, (group, 1))),
         )
+
+    def swap_out(self, pairs: list[tuple[int, int]]) -> None:
+        """Copy blocks to host memory; pairs of (block, host block)."""
+        blocks, host_blocks = torch.tensor(pairs).unbind(1)
+        self._host_pages[:, host_blocks] = self._pages[:, blocks]
+
+    def swap_in(self, pairs: list[tuple[int, int]]) -> None:
+        """Copy blocks back; pairs of (host block, block)."""
+        host_blocks, blocks = torch.tensor(pairs).unbind(1)
+        self._pages[:, blocks] = self._host_pages[:, host_blocks]
 
     def attend(self, layer: int, query: Tensor, key_value: Tensor) -> Tensor:
         """Store this step's keys and values, then read through the block tables."""

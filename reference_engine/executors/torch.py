@@ -19,8 +19,8 @@ from reference_engine.config import EngineConfig
 from reference_engine.kv_cache import BlockTables
 from reference_engine.model import Decoder, random_weights
 from reference_engine.sampling import draw
-from reference_engine.scheduler import Scheduled
 from reference_engine.sequence import Sequence
+from reference_engine.step import Scheduled, StepPlan
 
 MAX_POSITION = 1 << 62
 
@@ -35,7 +35,9 @@ class TorchExecutor:
         weights = random_weights(config.shape, tokenizer.NUM_IDS, tokenizer.NUM_OUTPUT_IDS, config.seed)
         weights = replace(weights, head=weights.head[:, self._first_id :].contiguous())
         self._decoder = Decoder(config.shape, weights, config.max_model_len)
-        self._attention = PagedAttention(config.shape, tables.pool.num_blocks, config.block_tokens)
+        self._attention = PagedAttention(
+            config.shape, tables.pool.num_blocks, config.block_tokens, config.num_swap_blocks
+        )
         self._tables = tables
 
     @torch.inference_mode()
@@ -49,8 +51,16 @@ class TorchExecutor:
         self._forward(np.zeros(count, np.int64), zero, zero, np.array([count]), np.array([count - 1]))
 
     @torch.inference_mode()
-    def execute(self, scheduled: list[Scheduled]) -> list[int]:
+    def execute(self, plan: StepPlan) -> list[int]:
         """Compute the scheduled tokens; return the next token of each entry, -1 where it is not due yet."""
+        if plan.swap_out:
+            self._attention.swap_out(plan.swap_out)
+        if plan.swap_in:
+            self._attention.swap_in(plan.swap_in)
+        next_ids = self._compute(plan.scheduled + plan.padding)
+        return next_ids[: len(plan.scheduled)]
+
+    def _compute(self, scheduled: list[Scheduled]) -> list[int]:
         # Single tokens first and by length: the attention groups neighbours.
         order = sorted(range(len(scheduled)), key=lambda i: _row_order(scheduled[i]))
         rows = [scheduled[i] for i in order]

@@ -2,8 +2,8 @@
 
 *Order*: who waits in what order. *Admission*: who becomes resident, and how much memory is taken for it.
 *Budget*: how the tokens of a step are split between prefill and decode. *Eviction*: who goes when memory runs
-out. The scheduler owns every change of state; a policy only answers. No answer may depend on how long a
-request will really turn out to be, unless the policy is named an oracle.
+out, and how. The scheduler owns every change of state; a policy only answers. None may know how long an
+answer will really turn out to be; those that read `max_tokens` as if it were that are named oracles.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Protocol
 from reference_engine.config import EngineConfig
 from reference_engine.kv_cache import BlockTables
 from reference_engine.sequence import Sequence
+from reference_engine.step import Constraint, Emission, StepPlan
 
 
 class Phase(StrEnum):
@@ -25,17 +26,8 @@ class Phase(StrEnum):
     RUNNING = "running"  # all residents in order of admission, whatever they need
     DECODES = "decodes"  # residents that need one token
     PREFILLS = "prefills"  # residents whose prompt is not finished
+    SWAP_IN = "swap-in"  # requests whose memory was swapped out
     ADMIT = "admit"  # waiting requests
-
-
-class Constraint(StrEnum):
-    """What kept the first request in line from being admitted at a decision."""
-
-    SLOT = "slot"  # max_batch requests are resident
-    BUDGET = "budget"  # the step's tokens are used up
-    MEMORY = "memory"  # not enough free blocks
-    POLICY = "policy"  # the policy runs something else first
-    GATE = "gate"  # admission is held back after a preemption
 
 
 class Requeue(StrEnum):
@@ -61,20 +53,29 @@ class Order(Protocol):
         """Return the request to be tried next, after `num_skipped` that did not fit; None to stop."""
         ...
 
-    def remove(self, sequence: Sequence) -> None: ...
+    def take(self, sequence: Sequence) -> None:
+        """Remove a request because it is admitted."""
+        ...
+
+    def remove(self, sequence: Sequence) -> None:
+        """Remove a request that will not be served."""
+        ...
 
 
 @dataclass(slots=True, kw_only=True)
 class State:
     """What the scheduler knows at a decision. Policies read it and change nothing.
 
-    running: the residents, in order of admission.
+    running: the residents, in order of admission. swapped: those whose memory lies on the host, first out
+    first. decodes_since_prefill: steps since one computed a prompt.
     """
 
     config: EngineConfig
     tables: BlockTables
     waiting: Order
     running: list[Sequence] = field(default_factory=list)
+    swapped: list[Sequence] = field(default_factory=list)
+    decodes_since_prefill: int = 0
 
     @property
     def num_free_blocks(self) -> int:
@@ -85,7 +86,10 @@ class Admission(Protocol):
     """Who becomes resident, and how much memory is taken for it at once."""
 
     def refusal(self, sequence: Sequence, chunk: int, state: State) -> Constraint | None:
-        """Return what stands against admitting `sequence` with a first chunk, or None."""
+        """Return what stands against admitting `sequence` with a first chunk, or None.
+
+        The candidate has a row already, which holds the blocks that it shares with others.
+        """
         ...
 
     def reserved_tokens(self, sequence: Sequence, chunk: int, state: State) -> int:
@@ -105,21 +109,43 @@ class Budget(Protocol):
         ...
 
 
+class Observer(Protocol):
+    """Sees each step after it ran, for policies that learn from what happened."""
+
+    def observe(self, plan: StepPlan, emissions: Seq[Emission], state: State) -> None: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eviction:
-    """Who goes when memory runs out. victim: picks one of the residents, never from an empty list."""
+    """Who goes when memory runs out, and how.
+
+    victim: picks one of the residents, never from an empty list. is_swap: move its memory to the host while
+    there is room, instead of computing it again. outranks: True where a waiting request may take a resident's
+    place; what it displaces waits where its order puts it.
+    """
 
     victim: Callable[[Seq[Sequence]], Sequence]
     requeue: Requeue = Requeue.FRONT
+    is_swap: bool = False
+    outranks: Callable[[Sequence, Sequence], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Four answers under one name. skip_window: how many unfit requests admission may step over."""
+    """Four answers under one name.
+
+    step_tokens: the token budget of a step. skip_window: how many unfit requests admission may step over.
+    is_batch_held: memory of finished requests is kept until their whole batch has finished; is_padded: and
+    their rows are computed until then.
+    """
 
     name: str
     order: Order
     admission: Admission
     budget: Budget
     eviction: Eviction
+    step_tokens: int
     skip_window: int = 0
+    is_batch_held: bool = False
+    is_padded: bool = False
+    observers: tuple[Observer, ...] = ()

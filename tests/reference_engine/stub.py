@@ -8,8 +8,9 @@ from itertools import count
 from reference_engine.config import EngineConfig
 from reference_engine.engine import Engine
 from reference_engine.policies import make_policy
-from reference_engine.scheduler import Scheduled, Scheduler
+from reference_engine.scheduler import Scheduler
 from reference_engine.sequence import Sequence
+from reference_engine.step import StepPlan
 
 
 class VirtualClock:
@@ -35,10 +36,12 @@ class StubExecutor:
         self._base_ns = base_ns
         self._per_token_ns = per_token_ns
 
-    def execute(self, scheduled: list[Scheduled]) -> list[int]:
-        num_tokens = sum(entry.num_tokens for entry in scheduled)
+    def execute(self, plan: StepPlan) -> list[int]:
+        num_tokens = sum(entry.num_tokens for entry in plan.scheduled + plan.padding)
         self._clock.now_ns += self._base_ns + self._per_token_ns * num_tokens
-        return [stub_token(sequence.tokens) if sequence.num_missing == n else -1 for sequence, n in scheduled]
+        return [
+            stub_token(sequence.tokens) if sequence.num_missing == n else -1 for sequence, n in plan.scheduled
+        ]
 
 
 def stub_engine(config: EngineConfig) -> Engine:

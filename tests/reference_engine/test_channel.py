@@ -17,8 +17,8 @@ from reference_engine.channel import (
     pack_tokens,
     unpack_tokens,
 )
-from reference_engine.scheduler import Emission
 from reference_engine.sequence import FinishReason
+from reference_engine.step import Emission
 from tests.reference_engine.stub import make_sequence
 
 

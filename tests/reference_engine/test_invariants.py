@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 from reference_engine.config import EngineConfig
 from reference_engine.engine import Engine
 from reference_engine.invariants import MAX_STEPS_WITHOUT_PROGRESS, InvariantChecker, InvariantError
-from reference_engine.policies import POLICIES
-from reference_engine.scheduler import Scheduled, StepPlan
+from reference_engine.policies import DISPLACING, POLICIES, all_knobs
+from reference_engine.policies.eviction import VICTIMS
+from reference_engine.policies.order import ORDERS
+from reference_engine.step import Scheduled, StepPlan
 from tests.reference_engine.stub import answer_of, make_sequence, run_to_end, stub_engine, stub_token
 
 CONFIG = EngineConfig(block_tokens=4, kv_tokens=64, max_batch=4, chunk_tokens=8, max_model_len=64)
@@ -147,13 +150,45 @@ def test_steps_without_progress_are_bounded() -> None:
         checker.check(plan)
 
 
+def draw_knobs(data: st.DataObject, policy: str, swap_tokens: int) -> dict[str, Any]:
+    """Draw any combination of the knobs that a policy takes."""
+    known = {name: knob for name, knob in all_knobs().items() if policy in knob.policies}
+    order = data.draw(st.sampled_from(("fcfs", *ORDERS)))
+    knobs: dict[str, Any] = {
+        "order": order,
+        "victim": data.draw(st.sampled_from(tuple(VICTIMS))),
+        "requeue": data.draw(st.sampled_from(("front", "order", "back"))),
+        "skip_window": data.draw(st.integers(0, 3)),
+        "swap": swap_tokens > 0,
+        "displace": order in DISPLACING and data.draw(st.booleans()),
+    }
+    if policy in EVER_EVICTING:
+        knobs["watermark"] = data.draw(st.sampled_from((0.0, 0.1)))
+    for name in ("chunked", "padded", "whole_prompt"):
+        if name in known:
+            knobs[name] = data.draw(st.booleans())
+    for name in ("decode_interval", "long_prefill_tokens"):
+        if name in known:
+            knobs[name] = data.draw(st.integers(0, 4))
+    if "reserve" in known:
+        knobs["reserve"] = data.draw(st.sampled_from(("pow2", "declared")))
+    return knobs
+
+
+EVER_EVICTING = ("vllm-v0", "vllm-v1", "sarathi")
+
+
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(data=st.data())
 def test_any_load_ends_and_each_answer_is_as_alone(policy: str, data: st.DataObject) -> None:
-    """Random arrivals, lengths, cancellations, priorities and tiny memory; invariants are on."""
+    """Random arrivals, lengths, cancellations, priorities, knobs and tiny memory; invariants are on."""
+    swap_tokens = data.draw(st.sampled_from((0, 32, 400)))
     config = EngineConfig(
         policy=policy,
+        swap_tokens=swap_tokens,
+        knobs=draw_knobs(data, policy, swap_tokens) if data.draw(st.booleans()) else {},
+        is_prefix_shared=data.draw(st.booleans()),
         block_tokens=4,
         kv_tokens=data.draw(st.integers(12, 40)) * 4,
         max_batch=data.draw(st.integers(1, 6)),
@@ -166,7 +201,8 @@ def test_any_load_ends_and_each_answer_is_as_alone(policy: str, data: st.DataObj
     sequences = []
     for _ in range(num_requests):
         num_prompt, max_tokens = data.draw(st.integers(1, 30)), data.draw(st.integers(1, 18))
-        prompt = data.draw(st.lists(st.integers(1, 9), min_size=num_prompt, max_size=num_prompt))
+        prompt = data.draw(st.sampled_from((1, 2))) * [7] * num_prompt
+        prompt = prompt[: num_prompt - 1] + [data.draw(st.integers(1, 9))]
         sequence = make_sequence(
             prompt,
             max_tokens,

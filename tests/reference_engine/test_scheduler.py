@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from reference_engine.config import EngineConfig
-from reference_engine.policies.base import Constraint
-from reference_engine.scheduler import StepPlan, UnservableError
+from reference_engine.scheduler import UnservableError
 from reference_engine.sequence import FinishReason, Status
+from reference_engine.step import Constraint, StepPlan
 from tests.reference_engine.stub import answer_of, make_sequence, run_to_end, stub_engine, stub_token
 
 CONFIG = EngineConfig(
