@@ -36,13 +36,15 @@ class Renewal:
 class Extent:
     """How much to draw: to the end of duration_s, or num_requests where that is given.
 
-    rate_per_s: the mean rate; None where the process has rates of its own.
+    rate_per_s: the mean rate; None where the process has rates of its own. requests_per_arrival: all rates
+        are of requests, of which each arrival brings so many (1, or the mean turns of a session).
     """
 
     rate_per_s: float | None
     duration_s: float
     num_requests: int | None = None
     exact_count: bool = False
+    requests_per_arrival: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +82,11 @@ class ArrivalProcess:
 
     def _curve(self, streams: Streams, extent: Extent, end_s: float) -> RateCurve:
         if self.shape is not None:
-            return self.shape.curve(streams, end_s, extent.rate_per_s)
-        assert extent.rate_per_s is not None
-        return flat_curve(extent.rate_per_s)
+            curve = self.shape.curve(streams, end_s, extent.rate_per_s)
+        else:
+            assert extent.rate_per_s is not None
+            curve = flat_curve(extent.rate_per_s)
+        return curve.scaled(1 / extent.requests_per_arrival)
 
     def _curve_reaching(self, streams: Streams, extent: Extent, mass: float) -> RateCurve:
         """Follow a drawn rate for as long as the last request needs; a curve in time spans the duration."""

@@ -96,10 +96,7 @@ class Synthesis:
         """Draw the arrivals; without sessions every request is a session of one turn, numbered but not
         named.
         """
-        extent = self.extent
-        if self.sessions is not None and extent.rate_per_s is not None:
-            extent = replace(extent, rate_per_s=extent.rate_per_s / self.sessions.turns.mean)
-        arrival_ns = self.process.sample(streams, extent)
+        arrival_ns = self.process.sample(streams, self.extent)
         n = len(arrival_ns)
         if self.sessions is not None:
             return self.sessions.draw(streams, arrival_ns), n

@@ -7,6 +7,7 @@ elsewhere (arrivals, lengths).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -62,7 +63,7 @@ def parse_number(text: str) -> float | None:
     match = _TOKEN.fullmatch(text.strip())
     if match is None or match["number"] is None or match["unit"] not in UNITS:
         return None
-    return float(match["number"]) * UNITS[match["unit"]]
+    return _finite(float(match["number"]) * UNITS[match["unit"]], text)
 
 
 def parse_window(text: str) -> tuple[float, float | None]:
@@ -73,6 +74,12 @@ def parse_window(text: str) -> tuple[float, float | None]:
     if not colon or from_s is None or (end.strip() and to_s is None):
         raise WorkloadError(f"window {text!r} is not START:END, such as 0:60s or 10m:")
     return from_s, to_s
+
+
+def _finite(number: float, text: str) -> float:
+    if not math.isfinite(number):
+        raise WorkloadError(f"{text.strip()} is too large a number")
+    return number
 
 
 class _Parser:
@@ -110,7 +117,7 @@ class _Parser:
                 raise WorkloadError(
                     f"{self.text!r}: unknown unit {match['unit']!r}; known: {', '.join(UNITS)}"
                 )
-            return float(match["number"]) * UNITS[match["unit"]]
+            return _finite(float(match["number"]) * UNITS[match["unit"]], match[0])
         if match["name"] is None:
             raise WorkloadError(
                 f"cannot read {self.text!r} at {match[0].strip()!r}: a name or number is missing"

@@ -111,15 +111,20 @@ def render_toml(workload: Workload, comments: tuple[str, ...] = ()) -> str:
     """Write a workload as a file that `load_workload` reads back."""
     values = workload.to_dict()
     clients = values.pop("clients", [])
-    lines = [f"# {comment}" for comment in comments] + [_line(key, value) for key, value in values.items()]
+    lines = [f"# {comment}" for comment in comments] + _lines(values)
     for client in clients:
-        lines += ["", "[[clients]]", *(_line(key, value) for key, value in client.items())]
+        lines += ["", "[[clients]]", *_lines(client)]
     return "\n".join(lines) + "\n"
 
 
-def _line(key: str, value: Any) -> str:
-    if key == "trace_window":
-        end = "" if value[1] is None else f"{value[1]!r}s"
-        value = f"{value[0]!r}:{end}"
-    # A JSON string, number or boolean is a TOML one, too.
-    return f"{key} = {json.dumps(value, ensure_ascii=False)}"
+def _lines(values: dict[str, Any]) -> list[str]:
+    lines = []
+    for key, value in values.items():
+        if value is None:
+            continue
+        if key == "trace_window":
+            end = "" if value[1] is None else f"{value[1]!r}s"
+            value = f"{value[0]!r}:{end}"
+        # A JSON string, number or boolean is a TOML one, too.
+        lines.append(f"{key} = {json.dumps(value, ensure_ascii=False)}")
+    return lines

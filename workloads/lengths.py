@@ -1,9 +1,8 @@
 """Token lengths: laws with the parameters that people know, drawn through their quantile functions.
 
-Lengths are `ppf` of uniform draws, rounded to
-whole tokens, at least 1: a changed parameter moves every length a little and shuffles none, and two lengths
-can be tied by the rank (a Gaussian copula). Two of mean, median, a percentile, sigma, sd or cv fix a law by
-formula, without fitting.
+Lengths are `ppf` of uniform draws, rounded to whole tokens, at least 1: a changed parameter moves every
+length a little and shuffles none, and two lengths can be tied by the rank (a Gaussian copula). Two of mean,
+median, a percentile, sigma, sd or cv fix a law by formula, without fitting.
 """
 
 from __future__ import annotations
@@ -50,9 +49,7 @@ class _Given:
         if len(expression.plain) == 1 and not isinstance(expression.plain[0], Expression):
             self.values["mean"] = expression.plain[0]
         elif expression.plain:
-            raise WorkloadError(
-                f"{self.text}: write at most one bare number (the mean) before named arguments"
-            )
+            raise WorkloadError(f"{self.text}: one bare number, the mean, can stand here")
         if default_mean is not None:
             self.values.setdefault("mean", default_mean)
         for name, value in self.values.items():
@@ -77,7 +74,11 @@ class _Given:
         return law
 
     def fail(self, usage: str) -> WorkloadError:
-        return WorkloadError(f"{self.text}: not enough is given; write {usage}")
+        return WorkloadError(f"{self.text}: too little or too much is given; write {usage}")
+
+    def at_most_one(self, usage: str, *values: object) -> None:
+        if sum(value is not None for value in values) > 1:
+            raise self.fail(usage)
 
 
 DEFAULT_SIGMA = math.log(DEFAULT_P99 / DEFAULT_MEDIAN) / 2.3263478740408408
@@ -105,14 +106,15 @@ def _normal(given: _Given) -> Law:
     """Cut off below 1 token (or `min`); the mean that results is a little above the one written."""
     usage = "normal(mean=512, sd=128), or cv= or p99= in place of sd="
     mean, sd, cv, percentile = given.take("mean"), given.take("sd"), given.take("cv"), given.take_percentile()
+    given.at_most_one(usage, sd, cv, percentile)
     if mean is None:
         raise given.fail(usage)
     if percentile is not None:
-        sd = (percentile[1] - mean) / _z(percentile[0])
+        sd = (percentile[1] - mean) / (_z(percentile[0]) or -math.inf)
     elif sd is None:
         sd = mean * (cv if cv is not None else DEFAULT_CV)
     if sd <= 0:
-        raise given.fail(usage)
+        raise WorkloadError(f"{given.text}: the percentile lies on the wrong side of the mean")
     return given.done(Normal(mean, sd), usage)
 
 
@@ -120,6 +122,7 @@ def _lognormal(given: _Given) -> Law:
     """ln p = ln median + z sigma and ln mean = ln median + sigma^2 / 2, solved for what is missing."""
     usage = "lognormal(median=32, p99=128), (mean=, p99=), (median=, sigma=), (mean=, cv=) or a bare mean"
     mean, median, sigma, cv = (given.take(name) for name in ("mean", "median", "sigma", "cv"))
+    given.at_most_one(usage, sigma, cv)
     if cv is not None:
         sigma = math.sqrt(math.log1p(cv**2))
     is_fixed = sigma is not None and (mean or median) is not None
@@ -153,12 +156,9 @@ def _lognormal(given: _Given) -> Law:
 
 def _gamma(given: _Given) -> Law:
     usage = "gamma(mean=512, cv=0.8), or p99= or shape= in place of cv="
-    mean, cv, shape, percentile = (
-        given.take("mean"),
-        given.take("cv"),
-        given.take("shape"),
-        given.take_percentile(),
-    )
+    mean, cv, shape = (given.take(name) for name in ("mean", "cv", "shape"))
+    percentile = given.take_percentile()
+    given.at_most_one(usage, cv, shape, percentile)
     if mean is None:
         raise given.fail(usage)
     if percentile is not None:
@@ -310,16 +310,9 @@ def _empirical(expression: Expression) -> Law:
         points[level / 100] = value
     levels = np.array(sorted(points))
     values = np.array([points[level] for level in levels])
-    if (
-        len(levels) < 2
-        or levels[0] != 0
-        or levels[-1] != 1
-        or values[0] < 1
-        or bool(np.any(np.diff(values) < 0))
-    ):
-        raise WorkloadError(
-            f"{expression.text}: write {_USAGE['empirical']}, quantiles ascending from min to max"
-        )
+    spans = len(levels) >= 2 and levels[0] == 0 and levels[-1] == 1
+    if not spans or values[0] < 1 or bool(np.any(np.diff(values) < 0)):
+        raise WorkloadError(f"{expression.text}: write {_USAGE['empirical']}, ascending from min to max")
     return Quantiles(levels, values)
 
 

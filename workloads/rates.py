@@ -83,9 +83,7 @@ class Shape:
             return curve
         mean = self.mean if self.mean is not None else curve.mass_until(end_s) / end_s
         if mean <= 0:
-            raise WorkloadError(
-                "the rate is zero from start to end: nothing can be scaled to the mean asked for"
-            )
+            raise WorkloadError("the rate is 0 from start to end; make it rise above 0 somewhere")
         return curve.scaled(rate_per_s / mean)
 
 
@@ -98,6 +96,8 @@ def _ramp(e: Expression) -> Shape:
     given = e.numbers(("from", "to", "over", "cv"))
     if not {"from", "to"} <= given.keys():
         raise WorkloadError(f"{e.text}: write ramp(from=RATE, to=RATE), with over=60s for a shorter climb")
+    if given.get("over", 1.0) <= 0:
+        raise WorkloadError(f"{e.text}: over must be above 0")
     ends = np.array([_rate(e, given["from"])]), np.array([_rate(e, given["to"])])
     return Shape(draw=lambda _, end_s: RateCurve(np.array([0.0, given.get("over", end_s)]), *ends))
 
@@ -143,9 +143,7 @@ def _diurnal(e: Expression) -> Shape:
 def _mmpp(e: Expression) -> Shape:
     pairs = [(_rate(e, rate), dwell) for rate, dwell in e.pairs if not isinstance(dwell, Expression)]
     if len(pairs) < max(2, len(e.pairs)) or min(dwell for _, dwell in pairs) <= 0:
-        raise WorkloadError(
-            f"{e.text}: write mmpp(RATE:MEAN_STAY, RATE:MEAN_STAY, ...), such as mmpp(5:30s, 50:10s)"
-        )
+        raise WorkloadError(f"{e.text}: write mmpp(RATE:MEAN_STAY, ...), such as mmpp(5:30s, 50:10s)")
     return _modulated(np.array([rate for rate, _ in pairs]), np.array([dwell for _, dwell in pairs]))
 
 

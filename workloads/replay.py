@@ -74,6 +74,8 @@ class Replay:
             picks = rng.integers(0, len(inputs), n)
             return inputs[picks], outputs[picks]
 
+        raised = int(np.sum(table.input_tokens * self.length_scale < 0.5))
+        raised += int(np.sum(table.output_tokens * self.length_scale < 0.5))
         fitted = self.limit.fit(inputs, outputs, redraw, lambda i: f"{self.path}, line {table.line[i]}:")
         facts = trace_facts(table.keep(fitted.kept, "over_context"))
         table = replace(table, input_tokens=fitted.input_tokens, output_tokens=fitted.output_tokens)
@@ -88,7 +90,8 @@ class Replay:
             "copies": self.copies,
             "dequantized": self.dequantize,
         }
-        return self._to_plan(table, {"trace": facts | asked, "limits": fitted.counts})
+        limits = fitted.counts | ({"raised_to_1_token": raised} if raised else {})
+        return self._to_plan(table, {"trace": facts | asked, "limits": limits})
 
     def _cut(self, table: TraceTable, start_s: float, end_s: float | None) -> TraceTable:
         inside = table.arrival_ns >= round(start_s * 1e9)

@@ -40,7 +40,13 @@ def load_servegen(path: Path, lengths: Path | None, window_s: tuple[float, float
         inputs, outputs = by_client.get(client, (None, None))
         arrival = _arrival(rows, start, end)
         clients.append(
-            Workload(name=f"client-{client}", arrival=arrival, input_tokens=inputs, output_tokens=outputs)
+            Workload(
+                name=f"client-{client}",
+                share=round(float(rows[:, 1].sum()), 6),
+                arrival=arrival,
+                input_tokens=inputs,
+                output_tokens=outputs,
+            )
         )
     if not clients:
         raise WorkloadError(f"{path}: no client is active in the window {start:g}:{end:g}s")

@@ -39,13 +39,11 @@ class Workload:
         `lognormal(median=32, p99=128)`; rank_correlation: Spearman's, between the two. lengths_from: a
         recorded file whose rows are drawn instead, prompt and answer together. length_scale multiplies all
         of them.
-    sessions, prefixes: see workloads.sessions, workloads.prefixes. A turn's prompt is prefix, history and
-        own text.
+    sessions, prefixes: see the modules of these names. A turn's prompt is prefix, history and own text.
     context_tokens: the most that prompt and answer may take; over_context says what to do beyond.
     clients: workloads laid over each other, each with its share of rate_per_s (or a rate of its own).
-    trace: recorded arrivals and lengths in place of all that. trace_window: seconds from the file's first
-        row.
-        trace_columns, time_unit, block_tokens, bad_rows: how to read a file (lengths_from too).
+    trace: recorded arrivals and lengths in place of all that; the fields after it say which rows, how fast,
+        and how to read the file (lengths_from too). trace_window: seconds from the file's first row.
     about: where the figures come from, for a reader; it changes nothing.
     """
 
@@ -115,9 +113,7 @@ class Workload:
         if self.duration_s is None and self.num_requests is None:
             raise WorkloadError("give a duration or a number of requests")
         if not -1 <= self.rank_correlation <= 1:
-            raise WorkloadError(
-                f"the rank correlation must lie between -1 and 1, not {self.rank_correlation:g}"
-            )
+            raise WorkloadError(f"rank_correlation must lie between -1 and 1, not {self.rank_correlation:g}")
         if self.lengths_from is not None and (self.input_tokens or self.output_tokens):
             raise WorkloadError("give the lengths either by law or from a file, not both")
         if self.lengths_from is None:
@@ -182,16 +178,14 @@ class Workload:
         )
 
     def _law_means(self) -> dict[str, float] | None:
-        """The mean lengths that the laws imply, before scale and limits; a truncated law's is the one that
-        results.
-        """
+        """The mean lengths that the laws imply, truncation included, before scale and limits."""
         if self.trace is not None or self.clients or self.lengths_from is not None:
             return None
         laws = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
         return {side: parse_law(text, self.dist).mean for side, text in laws.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields that differ from their defaults, as JSON-able values; `from_dict` takes them back."""
+        """The fields that are not at their defaults, JSON-able; `files.workload_of` takes them back."""
         given: dict[str, Any] = {}
         for item in fields(self):
             value = getattr(self, item.name)
@@ -255,6 +249,7 @@ class Workload:
         expected = self.num_requests or (self.rate_per_s or 0) * (self.duration_s or 0)
         if expected > MAX_REQUESTS:
             raise WorkloadError(f"this plan has more than {MAX_REQUESTS:,} requests; shorten it")
+        sessions = None if self.sessions is None else parse_sessions(self.sessions)
         return Synthesis(
             name=self.name,
             process=parse_arrival(self.arrival),
@@ -263,9 +258,10 @@ class Workload:
                 duration_s=self.duration_s or 30.0,
                 num_requests=self.num_requests,
                 exact_count=self.exact_count,
+                requests_per_arrival=1.0 if sessions is None else sessions.turns.mean,
             ),
             pairs=self._pairs(streams),
-            sessions=None if self.sessions is None else parse_sessions(self.sessions),
+            sessions=sessions,
             prefixes=None if self.prefixes is None else parse_prefixes(self.prefixes),
             limit=ContextLimit(context_tokens=self.context_tokens, policy=self.over_context),
         )
@@ -274,5 +270,8 @@ class Workload:
         if self.lengths_from is None:
             laws = parse_law(self.input_tokens, self.dist), parse_law(self.output_tokens, self.dist)
             return pairs_of_laws(laws, self.rank_correlation, self.length_scale)
-        table = Replay(path=Path(self.lengths_from), options=self._read_options()).read(streams)
+        options = self._read_options()
+        table = Replay(path=Path(self.lengths_from), options=options, zero_output=self.zero_output).read(
+            streams
+        )
         return pairs_of_rows(table.input_tokens, table.output_tokens, self.length_scale)

@@ -93,7 +93,7 @@ def preview(
         f"[bold]{len(plan):,} requests[/] in {plan.span_s:.1f} s, plan {plan.digest()}, seed {seed}"
     )
     for treated, count in plan.source["limits"].items():
-        console.print(f"context limit: {count} requests {treated}")
+        console.print(f"limits    {count:,} {treated.replace('_', ' ')}")
     _draw(console, realised, profile(plan.arrival_ns, plan.prompt_tokens, plan.output_tokens))
     if realised["sessions"]:
         facts = realised["sessions"]

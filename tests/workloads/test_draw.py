@@ -41,6 +41,11 @@ def test_turns_think_times_and_the_rate_of_requests_are_as_asked() -> None:
     assert np.mean([len(plan) for plan in plans]) / 400 == pytest.approx(20, rel=0.06)
 
 
+def test_rates_of_a_process_count_requests_too() -> None:
+    steps = replace(CLOSED, arrival="steps(0s:30)", rate_per_s=None, duration_s=400)
+    assert len(steps.plan(1)) / 400 == pytest.approx(30, rel=0.12)
+
+
 def test_open_sessions_have_times_of_their_own() -> None:
     plan = replace(BASE, sessions="open(turns=fixed(3), gap=fixed(5))").plan(1)
     assert set(plan.think_ns.tolist()) == {-1}

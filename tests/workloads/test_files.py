@@ -30,6 +30,7 @@ WHOLE = Workload(
         WHOLE,
         Workload(trace=Path("/data/t.csv"), trace_window=(5.5, 60.0), dequantize=True),
         Workload(trace=Path("/data/t.csv"), trace_window=(600.0, None), trace_thin=0.25),
+        Workload(arrival="at-once", num_requests=5),
     ],
 )
 def test_a_workload_survives_its_file_and_its_manifest(tmp_path: Path, workload: Workload) -> None:

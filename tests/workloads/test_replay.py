@@ -120,6 +120,14 @@ def test_scaled_prompts_share_as_much_as_the_recorded(write: Write) -> None:
     assert plan.source["trace"]["prefix"]["ideal_hit_rate"] == pytest.approx(2 / 3 * 59 / 60)
 
 
+def test_lengths_raised_to_one_token_are_counted() -> None:
+    assert Workload(trace=EXAMPLE).plan(1).source["limits"] == {}
+    plan = Workload(trace=EXAMPLE, length_scale=0.005).plan(1)
+    whole = Workload(trace=EXAMPLE).plan(1)
+    below = int((whole.output_tokens < 100).sum() + (whole.prompt_tokens < 100).sum())
+    assert plan.source["limits"] == {"raised_to_1_token": below}
+
+
 def test_lengths_from_a_file_keep_their_pairs() -> None:
     recorded = Workload(trace=EXAMPLE).plan(1)
     pairs = set(zip(recorded.prompt_tokens.tolist(), recorded.output_tokens.tolist(), strict=True))
