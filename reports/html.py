@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 from reports import words
 from reports.figures import FIGURES, render_inline
 from reports.pages import page_template, template_text
-from reports.quantities import choose_time_unit, format_count, format_in
+from reports.quantities import choose_time_unit, format_count, format_in, format_time
 from reports.subject import Subject
 
 if TYPE_CHECKING:
     from loadgen.store import Run
 
+NUM_SLOWEST = 10
 STATISTICS = ("mean", "p50", "p90", "p99", "p99.9", "max")
 PLAN_FACTS = ("status", "started", "ended", "seeds", "plan_digest")
 TABLE_METRICS = {
@@ -74,6 +75,7 @@ def render_run(run: Run) -> str:
         statistics=STATISTICS,
         rows=latency_rows(summary["metrics"]),
         figures=_draw_all(subject),
+        slowest=_slowest(subject),
         failures=words.failure_rows(run),
         counts=summary["counts"],
         command=_command(run.manifest),
@@ -118,6 +120,22 @@ def _draw_all(subject: Subject) -> list[DrawnFigure]:
                 DrawnFigure(name=name, number=number, title=spec.title, caption=spec.caption, svg=svg)
             )
     return drawn
+
+
+def _slowest(subject: Subject) -> list[list[str]]:
+    """Lay out the requests of the tail, every cell as text."""
+    from loadgen.measure import series
+
+    return [
+        [
+            format_count(slow.index),
+            f"{slow.scheduled_s:.2f} s",
+            format_count(slow.prompt_tokens),
+            format_count(slow.output_tokens),
+            *map(format_time, (slow.ttft_s, slow.max_gap_s, slow.e2e_s)),
+        ]
+        for slow in series.slowest_requests(subject.measured, NUM_SLOWEST)
+    ]
 
 
 def _command(manifest: Mapping[str, Any]) -> str:

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from loadgen.measure import series
-from loadgen.measure.columns import OUTCOMES, Columns
+from loadgen.measure.columns import Columns
+from loadgen.measure.measured import measure
 from loadgen.measure.metrics import Sample
+from loadgen.measure.options import MeasureOptions
 from loadgen.records import Outcome, RequestRecord
 from loadgen.store import RequestRows
-
-NAN = float("nan")
+from tests.reports.synthetic import Story, make_run
 
 
 def sample(*values: float, weights: list[int] | None = None) -> Sample:
@@ -146,32 +148,17 @@ def test_scatter_points_are_the_ok_requests() -> None:
 
 
 def test_spans_of_a_long_run_surround_the_slowest_first_token() -> None:
-    n = 100
-    scheduled = np.array(range(n), np.float64) * 1_000_000_000
-    first = scheduled + 1e7
-    first[80] += 5e8
-    ones = np.ones(n)
-    columns = Columns(
-        scheduled_ns=scheduled,
-        sent_ns=scheduled,
-        connected_ns=scheduled,
-        first_token_ns=first,
-        last_token_ns=first + 1e8,
-        done_ns=np.full(n, NAN),
-        recv_lag_ns=ones,
-        prompt_tokens_planned=ones,
-        output_tokens_planned=ones,
-        prompt_tokens=ones,
-        output_tokens=ones,
-        cached_tokens=ones,
-        outcome_code=np.full(n, OUTCOMES.index(Outcome.OK), np.int8),
-        is_kernel_stamped=np.ones(n, np.bool_),
-    )
+    second = 1_000_000_000
+    waits_ns = [500_000_000 if index == 80 else 10_000_000 for index in range(100)]
+    chunks = [
+        [index * second + wait, index * second + wait + 100_000_000] for index, wait in enumerate(waits_ns)
+    ]
+    columns = columns_of(rows_of(*(record(index, stamps) for index, stamps in enumerate(chunks))))
     spans = series.request_spans(columns, 10)
     assert len(spans.start_s) == 10
     assert spans.start_s[0] <= 80 <= spans.start_s[-1]
     assert np.all(spans.end_s > spans.first_token_s)
-    assert len(series.request_spans(columns, 1000).start_s) == n
+    assert len(series.request_spans(columns, 1000).start_s) == 100
 
 
 def test_failures_are_grouped_by_kind_and_words() -> None:
@@ -188,3 +175,17 @@ def test_failures_are_grouped_by_kind_and_words() -> None:
         ("reset", None, None, 1),
     ]
     assert series.failure_groups(rows_of(record(0, [1]))) == []
+
+
+def test_the_slowest_requests_are_those_of_the_rows(tmp_path: Path) -> None:
+    run = make_run(tmp_path, Story(num_requests=60, failure_share=0.2))
+    measured = measure(run, MeasureOptions(warmup_s=0.0))
+    slowest = series.slowest_requests(measured, 5)
+    ok = run.requests[run.requests["outcome"] == "ok"]
+    ttft_s = ((ok["first_token_ns"] - ok["scheduled_ns"]) / 1e9).sort_values(ascending=False)
+    assert [slow.index for slow in slowest] == ttft_s.index[:5].tolist()
+    assert [slow.ttft_s for slow in slowest] == pytest.approx(ttft_s[:5].tolist())
+    row = run.requests.loc[slowest[0].index]
+    assert slowest[0].output_tokens == row["output_tokens"]
+    assert slowest[0].max_gap_s == pytest.approx(np.diff(row["chunk_ns"]).max() / 1e9)
+    assert slowest[0].e2e_s == pytest.approx((row["last_token_ns"] - row["scheduled_ns"]) / 1e9)

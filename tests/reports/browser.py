@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -33,7 +34,7 @@ addEventListener("load", () => {
     }));
   }
   const seen = parent.document.createElement("pre");
-  seen.id = "probe";
+  seen.className = "probe";
   seen.textContent = JSON.stringify({
     scroll_width: document.documentElement.scrollWidth, client_width: wide,
     outside: outside.map(e => e.tagName + "." + e.className), overlaps,
@@ -59,23 +60,29 @@ class Sighting:
     console: list[str]
 
 
-def look_at(page: str, width: int, folder: Path) -> Sighting:
-    """Load a page at a window width, measure it, and note what it asks of any host."""
+def look_at(page: str, widths: Sequence[int], folder: Path) -> list[Sighting]:
+    """Load a page at several window widths, measure it, and note what it asks of any host."""
     # The page forbids scripts; the probe is ours and comes into a copy without that rule. The copy stands in
-    # a frame, because a headless window is never narrower than 500 pixels.
+    # frames, because a headless window is never narrower than 500 pixels.
     probed = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page)
-    probed = probed.replace("</body>", _PROBE + "</body>")
-    style = f"width: {width}px; height: 900px; border: 0"
-    frame = f'<!doctype html><body><iframe style="{style}" srcdoc="{html.escape(probed)}"></iframe></body>'
-    with _OnePage(frame) as server:
+    probed = html.escape(probed.replace("</body>", _PROBE + "</body>"))
+    frames = [
+        f'<iframe style="width: {width}px; height: 900px; border: 0" srcdoc="{probed}"></iframe>'
+        for width in widths
+    ]
+    with _OnePage(f"<!doctype html><body>{''.join(frames)}</body>") as server:
         everywhere = f"--host-resolver-rules=MAP * 127.0.0.1:{server.server_port}"
         address = f"http://page.test:{server.server_port}/page"
         dom, errors = _run_chromium(address, 1400, folder, everywhere, "--dump-dom", "--hide-scrollbars")
-    match = re.search(r'<pre id="probe">(.*?)</pre>', dom, re.DOTALL)
-    assert match is not None, f"Chromium did not load the page: {errors[-500:]}"
+    seen = [
+        json.loads(html.unescape(text))
+        for text in re.findall(r'<pre class="probe">(.*?)</pre>', dom, re.DOTALL)
+    ]
+    assert len(seen) == len(widths), f"Chromium did not load the page: {errors[-500:]}"
     fetched = [path for path in server.paths if path not in ("/page", "/favicon.ico")]
     console = [line for line in errors.splitlines() if "CONSOLE" in line]
-    return Sighting(**json.loads(html.unescape(match.group(1))), fetched=fetched, console=console)
+    ordered = sorted(seen, key=lambda facts: widths.index(facts["client_width"]))
+    return [Sighting(**facts, fetched=fetched, console=console) for facts in ordered]
 
 
 class _OnePage(ThreadingHTTPServer):
