@@ -28,6 +28,7 @@ INSTANTS = (
     "sent_ns",
     "connected_ns",
     "first_token_ns",
+    "first_answer_ns",
     "last_token_ns",
     "done_ns",
 )
@@ -60,6 +61,7 @@ class Columns:
     sent_ns: Floats
     connected_ns: Floats
     first_token_ns: Floats
+    first_answer_ns: Floats
     last_token_ns: Floats
     done_ns: Floats
     recv_lag_ns: Floats

@@ -25,6 +25,7 @@ UNITS: Mapping[str, str] = {
     "ttft_s": "s",
     "ttft_from_send_s": "s",
     "ttft_with_failures_s": "s",
+    "first_answer_s": "s",
     "itl_s": "s",
     "event_gap_s": "s",
     "tpot_s": "s",
@@ -119,6 +120,7 @@ def request_values(columns: Columns, counted: Bools, max_gap_s: Floats) -> dict[
     return {
         "ttft_s": (first - scheduled) / 1e9,
         "ttft_from_send_s": (first - sent) / 1e9,
+        "first_answer_s": (columns.first_answer_ns[counted] - scheduled) / 1e9,
         "tpot_s": np.divide((last - first) / 1e9, tokens - 1, out=undefined.copy(), where=tokens > 1),
         "e2e_s": e2e,
         "e2e_from_send_s": (last - sent) / 1e9,

@@ -20,6 +20,7 @@ from loadgen.units import parse_duration
 PER_REQUEST = (
     "ttft_s",
     "ttft_from_send_s",
+    "first_answer_s",
     "e2e_s",
     "e2e_from_send_s",
     "send_lag_s",

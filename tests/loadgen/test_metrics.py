@@ -107,6 +107,11 @@ def test_failures_are_infinite_in_their_own_percentiles_and_absent_elsewhere() -
     assert with_failures["mean"] is None
 
 
+def test_reasoning_ends_before_the_first_answer() -> None:
+    record = make_record(0, scheduled_s=0, token_ms=(100, 110, 130), first_answer_ns=130 * MS)
+    assert compute([record])["first_answer_s"].statistics["p50"] == pytest.approx(0.130)
+
+
 def test_only_requests_scheduled_inside_the_window_count() -> None:
     records = [make_record(i, scheduled_s=i, token_ms=(100, 110)) for i in range(6)]
     found = compute(records, Window(start_ns=2e9, end_ns=4e9))

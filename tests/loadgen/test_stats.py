@@ -142,7 +142,7 @@ def test_weights_are_repetitions_for_intervals_too() -> None:
 
 
 def fifo(rng: np.random.Generator, n: int, load: float) -> Floats:
-    """Time in system at a FIFO server: Poisson arrivals, lognormal sizes (Lindley's recursion, vectorised)."""
+    """Time in system at a FIFO server: Poisson arrivals, lognormal sizes (Lindley, vectorised)."""
     sizes = rng.lognormal(-0.32, 0.8, n)
     steps = np.concatenate([[0.0], sizes[:-1]]) - rng.exponential(1 / load, n)
     walk = np.cumsum(steps)
