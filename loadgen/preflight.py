@@ -8,7 +8,6 @@ server does not say (usage, context length) is noted, not guessed.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -20,15 +19,14 @@ import msgspec
 from loadgen.endpoints import ENDPOINTS
 from loadgen.endpoints.base import Endpoint, TokenEvents
 from loadgen.endpoints.template import load_template
-from loadgen.errors import TargetError, UsageError
+from loadgen.errors import TargetError
 from loadgen.probing import TRY_TIMEOUT_S, Answer, Prober, excerpt, models_in, native_models
 from loadgen.redaction import secrets_of
+from loadgen.telemetry import parse_metrics
 from loadgen.token_events import TokenCount, count_tokens
 
 SHORT_WORDS, LONG_WORDS = 24, 288  # the long one fills two of the largest cache blocks in use (128 tokens)
 PROBE_OUTPUT_TOKENS = 16
-NOT_SERVED = (404, 405, 501)
-API_SUFFIXES = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/v1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,25 +67,6 @@ class Preflight:
             "notes": list(self.notes),
             "preflight": findings,
         }
-
-
-def base_url(target: str) -> str:
-    """Normalise `--target`: scheme and host required; a trailing slash, `/v1` or API path is cut."""
-    parts = urlsplit(target)
-    try:
-        is_complete = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        is_complete = False
-    if not is_complete:
-        raise UsageError(f"--target {target!r} is not a URL such as http://127.0.0.1:8000")
-    if parts.username is not None:
-        raise UsageError(
-            "--target holds a user name: give credentials by --header 'Authorization: Basic ...'"
-        )
-    path = parts.path.rstrip("/")
-    for suffix in API_SUFFIXES:
-        path = path.removesuffix(suffix)
-    return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
 
 
 def probe(
@@ -136,11 +115,13 @@ class _Interview:
         context = self._context_tokens(listed)
         long_words = min(LONG_WORDS, (context or 10 * LONG_WORDS) - PROBE_OUTPUT_TOKENS, len(self._words))
         long = self._prober.ask(endpoint, self._words[:long_words], 1, self._name)
+        hits = self._metrics().get("prefix_hit_tokens")
         again = self._prober.ask(endpoint, self._words[:long_words], 1, self._name)
         offset = self._prompt_offset(short, long)
         endpoint = self._check_lengths(endpoint)
-        self._check_cache(again)
-        self._check_metrics()
+        self._check_cache(again, hits)
+        found = ", ".join(name for name in self._metrics() if "." not in name)
+        self.note("/metrics", f"read during the run: {found}" if found else "none that is known")
         return Preflight(
             api=name,
             endpoint=endpoint,
@@ -287,8 +268,19 @@ class _Interview:
         return count if isinstance(count, int) else len(tokens) if isinstance(tokens, list) else None
 
     def _check_lengths(self, endpoint: Endpoint) -> Endpoint:
-        """Whether it streams, counts, and gives the length asked for; which of its events are tokens."""
-        answer = self._prober.ask(endpoint, self._words[:8], PROBE_OUTPUT_TOKENS, self._name)
+        """Whether it streams, counts, and gives the length asked for; which of its events are tokens.
+
+        A usage that rises with the stream is asked for where a server has it: events that merge under load
+        are then still known token by token.
+        """
+        rising = with_fields(endpoint, continuous_usage=True)
+        if rising != endpoint:
+            answer = self._ask_length(rising)
+            count = count_tokens(answer.facts, None)
+            if answer.complaint() is None and answer.num_usages > 1 and None not in count.tokens:
+                self._note_stream(count, answer, "; each event says how many it holds")
+                return rising
+        answer = self._ask_length(endpoint)
         if complaint := answer.complaint():
             self.note("lengths", complaint, "how it streams and counts is not known")
             return endpoint
@@ -296,21 +288,23 @@ class _Interview:
             self.note("streaming", "no", "there is no first token apart from the last")
             return endpoint
         count = count_tokens(answer.facts, None)
-        self.note("streaming", f"yes, {len(count.events)} events for {_or_unknown(count.total)} tokens")
+        self._note_stream(count, answer)
+        if count.total is not None and None in count.tokens:
+            ratio = count.total / max(len(count.events), 1)
+            self.note(
+                "tokens per event", f"{ratio:.2g} on average", "event gaps are not token gaps; no itl_s"
+            )
+        return _knowing(endpoint, answer, count)
+
+    def _ask_length(self, endpoint: Endpoint) -> Answer:
+        return self._prober.ask(endpoint, self._words[:8], PROBE_OUTPUT_TOKENS, self._name)
+
+    def _note_stream(self, count: TokenCount, answer: Answer, more: str = "") -> None:
+        self.note("streaming", f"yes, {len(count.events)} events for {_or_unknown(count.total)} tokens{more}")
         self._note_length(count, answer)
-        if count.total is None or None not in count.tokens:
-            return _knowing(endpoint, answer, count)
-        rising = with_fields(endpoint, continuous_usage=True)
-        if rising != endpoint:
-            again = self._prober.ask(rising, self._words[:8], PROBE_OUTPUT_TOKENS, self._name)
-            if again.complaint() is None and None not in count_tokens(again.facts, None).tokens:
-                self.note("tokens per event", "more than one, stated by a usage that rises with the stream")
-                return rising
-        ratio = count.total / max(len(count.events), 1)
-        self.note("tokens per event", f"{ratio:.2g} on average", "event gaps are not token gaps; no itl_s")
-        return endpoint
 
     def _note_length(self, count: TokenCount, answer: Answer) -> None:
+        """What came against what was asked for."""
         produced, asked = count.total, PROBE_OUTPUT_TOKENS
         if produced is None:
             meaning = "output tokens are counted from events, or unknown"
@@ -323,20 +317,21 @@ class _Interview:
             found = f"{produced} of {asked} asked for, finish reason {answer.finish_reason!r}"
             self.note("output tokens", found, "it ends at its own end token: lengths are its own")
 
-    def _check_cache(self, again: Answer) -> None:
+    def _check_cache(self, again: Answer, hits_before: float | None) -> None:
         """Whether a prompt sent twice is found in a prefix cache; prompts of a run are all different."""
         cached = again.usage.cached_tokens if again.usage else None
+        if cached is None and hits_before is not None:
+            cached = round(self._metrics()["prefix_hit_tokens"] - hits_before)
         if cached is None:
             self.note("prefix cache", "the server does not say what it found cached")
         elif cached:
-            self.note("prefix cache", f"on ({cached} of {again.num_words} words of a repeated prompt)")
+            self.note("prefix cache", f"on ({cached} of {again.num_words} tokens of a repeated prompt)")
         else:
-            self.note("prefix cache", "off, or reports none")
+            self.note("prefix cache", "off, or nothing found of a repeated prompt")
 
-    def _check_metrics(self) -> None:
+    def _metrics(self) -> dict[str, float]:
         answer = self._prober.get("/metrics")
-        has_metrics = answer.status == 200 and not answer.is_page and b"\n" in answer.body
-        self.note("/metrics", "there; scraped during the run" if has_metrics else "none")
+        return parse_metrics(answer.body.decode("utf-8", "replace")) if answer.status == 200 else {}
 
 
 def _candidates(api: str) -> dict[str, Endpoint]:
@@ -380,14 +375,3 @@ def _knowing(endpoint: Endpoint, answer: Answer, count: TokenCount) -> Endpoint:
 
 def _or_unknown(value: int | None) -> str:
     return "an unknown number of" if value is None else str(value)
-
-
-def accepts_connections(url: str, timeout_s: float = 2.0) -> bool:
-    """Say whether something still listens there."""
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    try:
-        with socket.create_connection((parts.hostname, port), timeout_s):
-            return True
-    except OSError:
-        return False

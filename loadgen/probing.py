@@ -49,6 +49,10 @@ class Answer:
     def is_stream(self) -> bool:
         return "event-stream" in self.content_type or "ndjson" in self.content_type
 
+    @property
+    def num_usages(self) -> int:
+        return sum(fact.usage is not None for fact in self.facts)
+
     def complaint(self) -> str | None:
         """Say what is wrong with the answer, None where nothing is."""
         if self.failure:

@@ -59,7 +59,7 @@ class OpenedTarget:
 
     def is_alive(self) -> bool:
         """Say whether the target still runs (a server of ours) or still accepts connections (a URL)."""
-        from loadgen.preflight import accepts_connections
+        from loadgen.urls import accepts_connections
 
         return self.server.is_alive() if self.server else all(map(accepts_connections, self.urls))
 
@@ -96,7 +96,7 @@ def open_target(options: RunOptions, folder: Path, stop: threading.Event) -> Ite
 
     Sets `stop` where such a server dies: there is nothing left to send to.
     """
-    from loadgen.preflight import base_url
+    from loadgen.urls import base_url
 
     check_target_flags(options)
     headers = make_headers(options)
@@ -117,7 +117,7 @@ def open_target(options: RunOptions, folder: Path, stop: threading.Event) -> Ite
 
 def check_target_flags(options: RunOptions) -> None:
     """Find what is wrong with the flags of the target before anything is started."""
-    from loadgen.preflight import base_url
+    from loadgen.urls import base_url
 
     for target in options.target:
         base_url(target)
@@ -211,9 +211,9 @@ def _started(
     options: RunOptions, folder: Path, stop: threading.Event, headers: Mapping[str, str]
 ) -> Iterator[tuple[ServerProcess, str]]:
     """Start the server of `--cmd` and wait until it answers; its output stays in the folder as server.log."""
-    from loadgen.preflight import accepts_connections
     from loadgen.redaction import redact, secrets_of
     from loadgen.target import ServerProcess
+    from loadgen.urls import accepts_connections
 
     assert options.cmd is not None
     assert options.ready_url is not None

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from loadgen.errors import TargetError, UsageError
-from loadgen.preflight import Preflight, accepts_connections, base_url, probe
+from loadgen.preflight import Preflight, probe
+from loadgen.urls import accepts_connections, base_url
 
 WORDS = [f"w{i}" for i in range(128)]
 Answer = tuple[int, str, bytes]
