@@ -18,8 +18,7 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp
 setup: $(VENV)/dev.stamp
 
 run: $(VENV)/run.stamp ## measure the reference engine and write an HTML report
-	$(BIN)/bench run $(RUN)
-	$(BIN)/bench report
+	@$(BIN)/bench run $(RUN); code=$$?; [ $$code = 2 ] || $(BIN)/bench report; exit $$code
 
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from loadgen.cli import report, run, serve, workload
+from loadgen.cli import doctor, report, run, serve, workload
 from loadgen.errors import EXIT_INTERRUPTED, EXIT_USAGE, BenchError
 
 WrongUsage: type[Exception] = typer.BadParameter.__mro__[1]  # typer carries its own copy of click
@@ -23,7 +23,6 @@ PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}  # the serv
 app = typer.Typer(
     name="bench",
     help="What latency does an LLM server give at a given rate, and why?",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -32,6 +31,7 @@ app.command("run")(run.run)
 app.command("serve", add_help_option=False, context_settings=PASS_ON)(serve.serve)
 app.command("report")(report.report)
 app.add_typer(workload.app, name="workload")
+app.command("doctor")(doctor.doctor)
 
 
 @app.callback(invoke_without_command=True)
