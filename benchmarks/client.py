@@ -157,7 +157,7 @@ def measure_sending() -> Iterator[Figure]:
     """How late requests leave, up to rates that hurt."""
     for rate_per_s in (500, 5_000):
         with start_server(NULL, *ON_SERVER_CPU) as server:
-            flags = ["--rate", f"{rate_per_s}", "--duration", "5s", *LENGTHS, "--output-tokens", "1"]
+            flags = ["--rate", f"{rate_per_s}", "--duration", "3s", *LENGTHS, "--output-tokens", "1"]
             driven = run_bench(server, *flags, is_logged=False)
         lag_ms, counts = driven.metric_ms("send_lag_s"), driven.summary["counts"]
         note = f"sent {counts['sent']:,} of {counts['scheduled']:,}, {counts['ok']:,} ok, {driven.verdict()}"

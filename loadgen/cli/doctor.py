@@ -1,0 +1,120 @@
+"""`bench doctor`: what this machine can measure, in under a minute."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from loadgen.cli.signals import Interruption
+from loadgen.errors import EXIT_INVALID, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from loadgen.doctor import Check, Step
+
+Rate = Annotated[float | None, typer.Option("--rate", help="Requests per second of the run planned.")]
+Tokens = Annotated[
+    int, typer.Option("--output-tokens", help="Mean length of the answers of that run.", min=1)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def doctor(rate: Rate = None, output_tokens: Tokens = 64, as_json: Json = False) -> None:
+    """Tell the limits of this machine and this client's own error, at growing rates or at the one planned."""
+    from rich.console import Console
+
+    from loadgen import doctor as examine
+
+    if rate is not None and not 0 < rate < float("inf"):
+        raise UsageError(f"--rate {rate:g}: give a positive number of requests per second")
+    console = Console(quiet=as_json)
+    checks = examine.check_machine()
+    for check in checks:
+        show_check(console, check)
+    steps = []
+    with Interruption() as interruption:
+        planned = None if rate is None else examine.try_planned(rate, output_tokens, interruption.stop)
+        show_heading(console)
+        for step in [planned] if planned else examine.climb(interruption.stop):
+            steps.append(step)
+            show_step(console, step)
+    if as_json:
+        document = {
+            "checks": [asdict(check) for check in checks],
+            "steps": [{**asdict(step), "tokens_per_s": step.tokens_per_s} for step in steps],
+        }
+        typer.echo(json.dumps(document, allow_nan=False))
+    if interruption.exit_code is not None:
+        raise typer.Exit(interruption.exit_code)
+    console.print(conclusion(steps, is_planned=rate is not None), highlight=False, soft_wrap=True)
+    if planned and not planned.is_within_limit:
+        raise typer.Exit(EXIT_INVALID)
+
+
+def show_check(console: Console, check: Check) -> None:
+    """Print one fact about the machine, and what to do about it."""
+    console.print(f"{check.name:18} {check.value}", highlight=False)
+    if check.advice:
+        console.print(f"{'':18} [yellow]{check.advice}[/]", highlight=False, soft_wrap=True)
+
+
+def show_heading(console: Console) -> None:
+    """Print the head of the table of rates."""
+    console.print(
+        "\nThis client against a server that logs its own writes. Times in ms: p50 / p99, else p99."
+    )
+    console.print(
+        f"[bold]{'requests/s':>10} {'tokens/s':>9} {'TTFT error':>15} {'ITL error':>15} {'send lag':>9}"
+        f" {'exact':>7} {'us/token':>10} {'server late':>12}[/]",
+        soft_wrap=True,
+    )
+
+
+def show_step(console: Console, step: Step) -> None:
+    """Print one rate."""
+    ttft = f"{_ms(step.ttft_error_p50_ms)} / {_ms(step.ttft_error_p99_ms)}"
+    itl = f"{_ms(step.itl_error_p50_ms)} / {_ms(step.itl_error_p99_ms)}"
+    lag, late = _ms(step.send_lag_p99_ms), _ms(step.server_late_ms)
+    console.print(
+        f"{step.rate_per_s:10.4g} {step.tokens_per_s:9,.0f} {ttft:>15} {itl:>15} {lag:>9}"
+        f" {step.alone_fraction:7.1%} {step.cpu_us_per_token:10.1f} {late:>12}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def conclusion(steps: list[Step], *, is_planned: bool) -> str:
+    """Say in words what the steps mean for a measurement."""
+    from loadgen.doctor import LIMIT_MS
+
+    fair = all(step.is_judged_fairly for step in steps)
+    doubt = "" if fair else " The server itself was late at some rates: other work disturbs this machine."
+    if is_planned:
+        (step,) = steps
+        error, lag = _ms(step.error_ms), _ms(step.send_lag_p99_ms)
+        can = "can" if step.is_within_limit else "cannot"
+        return (
+            f"The run planned {can} be measured here to {LIMIT_MS:g} ms: at {step.tokens_per_s:,.0f} "
+            f"tokens/s this client errs by {error} ms and sends {lag} ms late (p99).{doubt}"
+        )
+    good = [step.tokens_per_s for step in steps if step.error_ms is not None and step.error_ms < LIMIT_MS]
+    bad = [step.tokens_per_s for step in steps if step.tokens_per_s not in good]
+    if not bad:
+        words = f"stays below {LIMIT_MS:g} ms up to the highest rate tried, {max(good):,.0f} tokens/s"
+        return f"The error {words}.{doubt}"
+    if good and max(good) > min(bad):
+        return f"No clear limit: {_rates(bad)} tokens/s failed where {max(good):,.0f} did not.{doubt}"
+    words = f"between {max(good, default=0):,.0f} and {min(bad):,.0f} tokens/s"
+    return f"The error passes {LIMIT_MS:g} ms {words}.{doubt}"
+
+
+def _rates(values: list[float]) -> str:
+    return ", ".join(f"{value:,.0f}" for value in values)
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
