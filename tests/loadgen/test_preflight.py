@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from loadgen.endpoints.base import TokenEvents
 from loadgen.errors import TargetError, UsageError
 from loadgen.preflight import Preflight, probe
+from loadgen.probing import connect_words
 from loadgen.urls import accepts_connections, base_url
 
 WORDS = [f"w{i}" for i in range(128)]
@@ -21,7 +25,7 @@ Answer = tuple[int, str, bytes]
 MODELS: Answer = (200, "application/json", b'{"data":[{"id":"m1","max_model_len":512},{"id":"m2"}]}')
 
 
-def sse(num_tokens: int, usage: dict[str, int] | None) -> bytes:
+def sse(num_tokens: int, usage: dict[str, Any] | None) -> bytes:
     events = [{"choices": [{"index": 0, "text": f"t{i} ", "finish_reason": None}]} for i in range(num_tokens)]
     events.append({"choices": [{"index": 0, "text": "", "finish_reason": "length"}]})
     if usage is not None:
@@ -72,8 +76,12 @@ def server(routes: dict[str, Answer | Callable[[Any], Answer]]) -> Iterator[str]
         thread.join()
 
 
-def ask(url: str, api: str = "auto", model: str | None = None) -> Preflight:
-    return probe(url, api=api, model=model, headers={}, words=WORDS, timeout_s=5.0)
+def ask(url: str, api: str = "auto", model: str | None = None, **more: Any) -> Preflight:
+    return probe(url, api=api, model=model, words=WORDS, **{"headers": {}, "timeout_s": 5.0, **more})
+
+
+def found_in(preflight: Preflight, what: str) -> str:
+    return next(f"{f.found} | {f.meaning}" for f in preflight.findings if f.what == what)
 
 
 def test_model_offset_and_context_are_found() -> None:
@@ -126,6 +134,224 @@ def test_a_refused_connection_is_told() -> None:
         assert not accepts_connections(url)
 
 
+def test_what_was_found_is_kept_for_the_manifest() -> None:
+    with server({"/v1/models": MODELS, "/v1/completions": completions(ignores_length=True)}) as url:
+        facts = ask(url).facts()
+    json.dumps(facts, allow_nan=False)
+    assert {"what": "api", "found": "completions", "meaning": ""} in facts["preflight"]
+    assert any("3 of 16 asked for" in note for note in facts["notes"])
+
+
+def test_fields_that_the_server_refuses_are_left_out() -> None:
+    def strict(request: Any) -> Answer:
+        if unknown := {"ignore_eos"} & set(request):
+            return 422, "application/json", b'{"detail":"unexpected fields: %s"}' % str(unknown).encode()
+        return completions()(request)
+
+    with server({"/v1/models": MODELS, "/v1/completions": strict}) as url:
+        found = ask(url)
+    assert b"ignore_eos" not in found.endpoint.body("hi", 3, "m")
+    assert "answers may end before the length asked for" in found_in(found, "fields")
+
+
+def test_more_than_max_tokens_is_noted() -> None:
+    def generous(request: Any) -> Answer:
+        return completions()(request | {"max_tokens": 20})
+
+    with server({"/v1/models": MODELS, "/v1/completions": generous}) as url:
+        assert found_in(ask(url), "output tokens") == "20 for max_tokens 16 | lengths are its own"
+
+
+def merged(request: Any) -> Answer:
+    """Two tokens an event; each states the count so far where it was asked to."""
+    wants_count = request["stream_options"].get("continuous_usage_stats")
+    events: list[dict[str, Any]] = []
+    n = request["max_tokens"]
+    for at in range(2, n + 2, 2):
+        usage = {"prompt_tokens": len(request["prompt"].split()), "completion_tokens": min(at, n)}
+        events.append({"choices": [{"text": "a b"}]} | ({"usage": usage} if wants_count else {}))
+    events.append({"choices": [{"text": "", "finish_reason": "length"}]})
+    events.append({"choices": [], "usage": usage})
+    return 200, "text/event-stream", b"".join(b"data: %s\n\n" % json.dumps(e).encode() for e in events)
+
+
+def test_a_usage_that_rises_with_the_stream_is_asked_for() -> None:
+    with server({"/v1/models": MODELS, "/v1/completions": merged}) as url:
+        found = ask(url)
+    assert b'"continuous_usage_stats":true' in found.endpoint.body("hi", 3, "m")
+    assert found_in(found, "streaming").startswith("yes, 8 events for 16 tokens; each event says")
+
+
+def test_events_of_several_tokens_are_noted() -> None:
+    def silent(request: Any) -> Answer:
+        return merged(request | {"stream_options": {}})
+
+    with server({"/v1/models": MODELS, "/v1/completions": silent}) as url:
+        found = ask(url)
+    assert found_in(found, "tokens per event") == "2 on average | event gaps are not token gaps; no itl_s"
+    assert b"continuous" not in found.endpoint.body("hi", 3, "m")
+
+
+def test_events_that_are_one_token_each_are_known_from_then_on() -> None:
+    with server({"/v1/models": MODELS, "/v1/completions": completions()}) as url:
+        assert ask(url).endpoint.token_events is TokenEvents.CONTENT
+
+
+def cached(num_cached: int) -> Callable[[Any], Answer]:
+    seen: set[str] = set()
+
+    def answer(request: Any) -> Answer:
+        prompt, n = request["prompt"], request["max_tokens"]
+        usage: dict[str, Any] = {"prompt_tokens": len(prompt.split()), "completion_tokens": n}
+        usage["prompt_tokens_details"] = {"cached_tokens": num_cached if prompt in seen else 0}
+        seen.add(prompt)
+        return 200, "text/event-stream", sse(n, usage)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("num_cached", "words"), [(64, "on (64 of 128 tokens"), (0, "off, or nothing found")]
+)
+def test_a_prefix_cache_shows_on_a_repeated_prompt(num_cached: int, words: str) -> None:
+    with server({"/v1/models": MODELS, "/v1/completions": cached(num_cached)}) as url:
+        assert found_in(ask(url), "prefix cache").startswith(words)
+
+
+def test_a_prefix_cache_shows_in_the_server_s_counters() -> None:
+    hits = iter([0, 100, 100, 100])
+
+    def page(_: Any) -> Answer:
+        return 200, "text/plain", b"vllm:prefix_cache_hits_total %d\n" % next(hits)
+
+    with server({"/v1/models": MODELS, "/v1/completions": completions(), "/metrics": page}) as url:
+        found = ask(url)
+    assert found_in(found, "prefix cache").startswith("on (100 of 128 tokens")
+    assert found_in(found, "/metrics").startswith("read during the run: prefix_hit_tokens")
+
+
+def test_the_server_s_tokenizer_counts_where_it_reports_no_usage() -> None:
+    def tokenize(request: Any) -> Answer:
+        return 200, "application/json", b'{"count":%d}' % (len(request["prompt"].split()) + 2)
+
+    answer = (200, "text/event-stream", sse(16, None))
+    with server({"/v1/models": MODELS, "/v1/completions": answer, "/tokenize": tokenize}) as url:
+        assert ask(url).prompt_offset == 2
+
+
+def flaky(failures: int, answer: Callable[[Any], Answer]) -> Callable[[Any], Answer]:
+    left = iter([True] * failures)
+
+    def sometimes(request: Any) -> Answer:
+        if next(left, False):
+            return 500, "application/json", b'{"error":"warming up"}'
+        return answer(request)
+
+    return sometimes
+
+
+def test_a_probe_that_fails_is_a_warning_where_others_are_answered() -> None:
+    with server({"/v1/models": MODELS, "/v1/completions": flaky(1, completions())}) as url:
+        found = ask(url)
+    assert found.api == "completions"
+    assert "warming up" in found_in(found, "first probe")
+
+
+def test_a_server_of_which_every_probe_fails_is_refused() -> None:
+    broken = (500, "application/json", b'{"error":"no GPU"}')
+    with server({"/v1/models": MODELS, "/v1/completions": broken, "/v1/chat/completions": broken}) as url:
+        with pytest.raises(TargetError, match=r"POST /v1/completions answered 500 \(no GPU\)"):
+            ask(url)
+
+
+def test_a_server_that_does_not_answer_is_asked_three_times() -> None:
+    asked: list[str] = []
+
+    def silence(_: Any) -> Answer:
+        asked.append("")
+        time.sleep(0.3)
+        return MODELS
+
+    with (
+        server({"/v1/models": silence}) as url,
+        pytest.raises(TargetError, match=r"within 0.05 s \(3 tries\)"),
+    ):
+        ask(url, timeout_s=0.05)
+    assert len(asked) == 3
+
+
+def test_a_path_that_is_one_too_many_is_named() -> None:
+    with server({"/v1/models": MODELS}) as url, pytest.raises(TargetError, match=f"use --target {url}$"):
+        ask(f"{url}/proxy")
+
+
+def test_a_model_that_is_not_there_is_named_with_those_that_are() -> None:
+    missing = (404, "application/json", b'{"error":{"message":"no such model"}}')
+    with server({"/v1/models": MODELS, "/v1/completions": missing}) as url:
+        with pytest.raises(TargetError, match="lists no model 'x', but: m1, m2"):
+            ask(url, model="x")
+
+
+def test_an_api_that_is_not_served_is_named_with_one_that_is() -> None:
+    with server({"/v1/models": MODELS, "/v1/chat/completions": completions()}) as url:
+        with pytest.raises(TargetError, match="It does answer --api chat"):
+            ask(url, api="completions")
+
+
+def test_a_refused_key_is_told_from_a_missing_one_and_never_shown() -> None:
+    key = "sk-very-secret-123"
+    echo = (401, "application/json", f'{{"error":"wrong key {key}"}}'.encode())
+    with server({"/v1/models": MODELS, "/v1/completions": echo}) as url:
+        with pytest.raises(TargetError, match="refuses the key") as caught:
+            ask(url, headers={"Authorization": f"Bearer {key}"})
+    assert key not in str(caught.value)
+    quoting = (400, "application/json", f'{{"error":"quota of {key} is used up"}}'.encode())
+    with server({"/v1/models": MODELS, "/v1/completions": quoting}) as url:
+        with pytest.raises(TargetError, match=r"quota of \*\*\* is used up"):
+            ask(url, headers={"Authorization": f"Bearer {key}"})
+
+
+def ollama(request: Any) -> Answer:
+    n = request["options"]["num_predict"]
+    lines: list[dict[str, Any]] = [{"response": "a", "done": False}] * n
+    counts = {"prompt_eval_count": len(request["prompt"].split()), "eval_count": n}
+    lines = [*lines, {"response": "", "done": True, "done_reason": "length"} | counts]
+    return 200, "application/x-ndjson", b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+
+def test_a_server_of_its_own_protocol_is_found() -> None:
+    tags = (200, "application/json", b'{"models":[{"name":"llama:1b"}]}')
+    with server({"/api/tags": tags, "/api/generate": ollama}) as url:
+        found = ask(url)
+    assert (found.api, found.model, found.prompt_offset) == ("ollama", "llama:1b", 0)
+    assert found_in(found, "server").startswith("Ollama")
+
+
+def test_a_template_is_asked_without_a_list_of_models(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(
+        'path = "/gen"\n[request]\nprompt = "${prompt}"\nmax_tokens = "${output_tokens}"\n'
+        '[read]\ntext = ["choices.0.text"]\nfinish_reason = ["choices.0.finish_reason"]\n'
+    )
+    answer = (200, "text/event-stream", sse(16, None).replace(b"data: [DONE]\n\n", b""))
+    with server({"/gen": answer}) as url:
+        found = ask(url, api=str(tmp_path / "mine.toml"))
+    assert found.endpoint.path == "/gen"
+    assert "no usage" in found_in(found, "output tokens")
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("[Errno -2] Name or service not known", "no such host"),
+        ("[SSL: WRONG_VERSION_NUMBER] wrong version number", "speaks plain HTTP, not TLS: write http://"),
+        ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed", "--insecure measures it"),
+        ("[Errno 111] Connection refused", "is the server running"),
+    ],
+)
+def test_why_no_connection_came_about(reason: str, words: str) -> None:
+    assert words in connect_words("https://h", reason)
+
+
 @pytest.mark.parametrize(
     ("routes", "message"),
     [
@@ -164,6 +390,7 @@ def test_a_wrong_server_is_named(routes: dict[str, Any], message: str) -> None:
         ("http://127.0.0.1:8000", "http://127.0.0.1:8000"),
         ("http://127.0.0.1:8000/v1/", "http://127.0.0.1:8000"),
         ("https://host/proxy/v1", "https://host/proxy"),
+        ("http://h:1/v1/chat/completions", "http://h:1"),
         ("http://[::1]:80", "http://[::1]:80"),
     ],
 )
