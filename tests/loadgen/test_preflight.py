@@ -259,9 +259,11 @@ def test_a_probe_that_fails_is_a_warning_where_others_are_answered() -> None:
 
 def test_a_server_of_which_every_probe_fails_is_refused() -> None:
     broken = (500, "application/json", b'{"error":"no GPU"}')
-    with server({"/v1/models": MODELS, "/v1/completions": broken, "/v1/chat/completions": broken}) as url:
-        with pytest.raises(TargetError, match=r"POST /v1/completions answered 500 \(no GPU\)"):
-            ask(url)
+    with (
+        server({"/v1/models": MODELS, "/v1/completions": broken, "/v1/chat/completions": broken}) as url,
+        pytest.raises(TargetError, match=r"POST /v1/completions answered 500 \(no GPU\)"),
+    ):
+        ask(url)
 
 
 def test_a_server_that_does_not_answer_is_asked_three_times() -> None:
@@ -287,28 +289,36 @@ def test_a_path_that_is_one_too_many_is_named() -> None:
 
 def test_a_model_that_is_not_there_is_named_with_those_that_are() -> None:
     missing = (404, "application/json", b'{"error":{"message":"no such model"}}')
-    with server({"/v1/models": MODELS, "/v1/completions": missing}) as url:
-        with pytest.raises(TargetError, match="lists no model 'x', but: m1, m2"):
-            ask(url, model="x")
+    with (
+        server({"/v1/models": MODELS, "/v1/completions": missing}) as url,
+        pytest.raises(TargetError, match="lists no model 'x', but: m1, m2"),
+    ):
+        ask(url, model="x")
 
 
 def test_an_api_that_is_not_served_is_named_with_one_that_is() -> None:
-    with server({"/v1/models": MODELS, "/v1/chat/completions": completions()}) as url:
-        with pytest.raises(TargetError, match="It does answer --api chat"):
-            ask(url, api="completions")
+    with (
+        server({"/v1/models": MODELS, "/v1/chat/completions": completions()}) as url,
+        pytest.raises(TargetError, match="It does answer --api chat"),
+    ):
+        ask(url, api="completions")
 
 
 def test_a_refused_key_is_told_from_a_missing_one_and_never_shown() -> None:
     key = "sk-very-secret-123"
     echo = (401, "application/json", f'{{"error":"wrong key {key}"}}'.encode())
-    with server({"/v1/models": MODELS, "/v1/completions": echo}) as url:
-        with pytest.raises(TargetError, match="refuses the key") as caught:
-            ask(url, headers={"Authorization": f"Bearer {key}"})
+    with (
+        server({"/v1/models": MODELS, "/v1/completions": echo}) as url,
+        pytest.raises(TargetError, match="refuses the key") as caught,
+    ):
+        ask(url, headers={"Authorization": f"Bearer {key}"})
     assert key not in str(caught.value)
     quoting = (400, "application/json", f'{{"error":"quota of {key} is used up"}}'.encode())
-    with server({"/v1/models": MODELS, "/v1/completions": quoting}) as url:
-        with pytest.raises(TargetError, match=r"quota of \*\*\* is used up"):
-            ask(url, headers={"Authorization": f"Bearer {key}"})
+    with (
+        server({"/v1/models": MODELS, "/v1/completions": quoting}) as url,
+        pytest.raises(TargetError, match=r"quota of \*\*\* is used up"),
+    ):
+        ask(url, headers={"Authorization": f"Bearer {key}"})
 
 
 def ollama(request: Any) -> Answer:

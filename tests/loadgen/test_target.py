@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -75,3 +78,91 @@ def test_a_server_stays_on_the_processors_it_was_given(tmp_path: Path) -> None:
     with ServerProcess(command(code + "time.sleep(60)"), log=tmp_path / "log", cpus=[cpu]) as server:
         assert server.wait_ready(30.0)["cpus"] == [cpu]
         assert os.sched_getaffinity(server.pid) == {cpu}
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+SERVE = (
+    "from http.server import BaseHTTPRequestHandler, HTTPServer\n"
+    "class Answer(BaseHTTPRequestHandler):\n"
+    "    count = 0\n"
+    "    def do_GET(self):\n"
+    "        Answer.count += 1\n"
+    "        self.send_response(503 if Answer.count < 3 else 200)\n"
+    "        self.end_headers()\n"
+    "HTTPServer(('127.0.0.1', int(sys.argv[1])), Answer).serve_forever()\n"
+)
+
+
+def python(code: str, *arguments: object) -> list[str]:
+    return [
+        sys.executable,
+        "-c",
+        f"import os, signal, subprocess, sys, time\n{code}",
+        *map(str, arguments),
+    ]
+
+
+def test_a_server_is_ready_once_its_url_answers_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadgen.target.POLL_S", 0.01)
+    port = free_port()
+    with ServerProcess(python(SERVE, port), log=tmp_path / "log") as server:
+        server.wait_answers(f"http://127.0.0.1:{port}/health", 30.0)
+        assert '"GET /health HTTP/1.1" 200' in (tmp_path / "log").read_text()
+
+
+def test_a_command_that_ends_before_it_answers_is_told(tmp_path: Path) -> None:
+    with (
+        ServerProcess(python("print('no weights')\nsys.exit(3)"), log=tmp_path / "log") as server,
+        pytest.raises(TargetError, match="ended with code 3 before it was ready: no weights"),
+    ):
+        server.wait_answers(f"http://127.0.0.1:{free_port()}/", 30.0)
+
+
+def test_a_command_that_never_answers_is_told(tmp_path: Path) -> None:
+    with (
+        ServerProcess(python("print('loading', flush=True)\ntime.sleep(60)"), log=tmp_path / "log") as server,
+        pytest.raises(TargetError, match="was not ready after 1 s; its last words: loading"),
+    ):
+        server.wait_answers(f"http://127.0.0.1:{free_port()}/", 1.0)
+    assert not server.is_alive()
+
+
+def test_waiting_ends_when_it_is_to_stop(tmp_path: Path) -> None:
+    stop = threading.Event()
+    stop.set()
+    with ServerProcess(python("time.sleep(60)"), log=tmp_path / "log") as server:
+        server.wait_answers(f"http://127.0.0.1:{free_port()}/", 60.0, stop)
+        assert server.is_alive()
+
+
+@pytest.mark.parametrize("child_dies_of", ["SIGTERM", "SIGKILL"])
+def test_children_that_outlive_their_server_are_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, child_dies_of: str
+) -> None:
+    monkeypatch.setattr("loadgen.target.CHILDREN_TIMEOUT_S", 0.2)
+    stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" if child_dies_of == "SIGKILL" else ""
+    child = f"import signal, time\n{stubborn}print('child', flush=True)\ntime.sleep(60)"
+    code = (
+        f"c = subprocess.Popen([sys.executable, '-c', {child!r}])\nprint(c.pid, flush=True)\ntime.sleep(60)"
+    )
+    log = tmp_path / "log"
+    with ServerProcess(python(code), log=log):
+        while len(said := log.read_text().split()) < 2:
+            time.sleep(0.01)
+    pid = next(int(word) for word in said if word.isdecimal())
+    give_up = time.monotonic() + 5
+    while is_running(pid) and time.monotonic() < give_up:
+        time.sleep(0.01)
+    assert not is_running(pid)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
