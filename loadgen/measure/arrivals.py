@@ -21,6 +21,7 @@ FAMILY_ALPHA = 0.001
 MIN_ARRIVALS = 50
 MIN_BINS = 20
 ARRIVALS_PER_BIN = 10
+OTHER_SOURCES = ("trace", "clients", "sessions")  # arrivals that a process alone does not explain
 Cdf = Callable[[Floats], Floats]
 
 RENEWALS = ("poisson", "constant", "gamma", "weibull")
@@ -76,7 +77,8 @@ def judge_arrivals(
     if is_open_loop and len(columns) >= MIN_ARRIVALS:
         tests += compare_with_plan(sent, np.sort(columns.scheduled_ns))
         name, cv = parse_renewal(str(workload.get("arrival") or ""))
-        if name and not workload.get("trace") and workload.get("rate_per_s"):
+        is_renewal = name is not None and not any(workload.get(key) for key in OTHER_SOURCES)
+        if name and is_renewal and workload.get("rate_per_s"):
             tests += compare_with_renewal(sent, name, cv, float(workload["rate_per_s"]), end_ns)
     return Arrivals(
         asked=asked,
@@ -90,7 +92,8 @@ def describe_asked(workload: dict[str, Any]) -> str:
     """The process in words: `poisson at 20 /s`, or the trace's name."""
     if workload.get("trace"):
         return f"trace {str(workload['trace']).rsplit('/', 1)[-1]}"
-    name = str(workload.get("arrival") or "a plan")
+    kind = next((key for key in ("clients", "sessions") if workload.get(key)), "")
+    name = str(workload.get("arrival") or "a plan") + (f" ({kind})" if kind else "")
     rate = workload.get("rate_per_s")
     return f"{name} at {rate:g} /s" if rate else name
 

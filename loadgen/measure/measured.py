@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -107,7 +107,7 @@ class Measured:
 def measure(run: Run, options: MeasureOptions) -> Measured:
     """Read the rows of a run and compute its metrics' values."""
     columns = read_columns(run.rows)
-    workload = run.plan_source.get("workload") or {}
+    workload = described_workload(run)
     window = choose_window(columns, options.warmup_s, schedule_end_ns(columns.scheduled_ns, workload))
     counted = np.asarray(columns.is_ok & window.holds(columns.scheduled_ns))
     events = read_events(run.rows, columns, counted, window)
@@ -121,3 +121,13 @@ def measure(run: Run, options: MeasureOptions) -> Measured:
         values=values,
         samples=compute_samples(values, events, columns, window),
     )
+
+
+def described_workload(run: Run) -> dict[str, Any]:
+    """What was asked for, defaults filled in; empty for a plan that no workload made."""
+    from workloads.spec import Workload
+
+    stated = run.plan_source.get("workload")
+    if not stated:
+        return {}
+    return {item.name: item.default for item in fields(Workload)} | stated

@@ -17,6 +17,7 @@ from loadgen.measure.measured import Measured
 from loadgen.measure.metrics import Sample, in_flight_steps
 from loadgen.records import Outcome
 from loadgen.store import RequestRows, Run
+from loadgen.telemetry import IS_GAUGE
 
 MAX_CURVE_POINTS = 300
 NUM_TIME_BINS = 100
@@ -250,6 +251,21 @@ def engine_levels(run: Run) -> EngineLevels | None:
         waiting=np.maximum.reduceat(named["waiting"], starts),
         kv_used_fraction=np.maximum.reduceat(named["kv_used"] / blocks, starts),
     )
+
+
+def server_gauges(run: Run) -> dict[str, Points]:
+    """What the target said of itself over time, by name; nothing where it was not watched."""
+    table = run.server_rows()
+    if table is None:
+        return {}
+    names = np.asarray(table.column("name").to_numpy())
+    time_s = table.column("t_ns").to_numpy() / 1e9
+    values = table.column("value").to_numpy().astype(np.float64)
+    return {
+        str(name): Points(x=time_s[names == name], y=values[names == name])
+        for name in dict.fromkeys(names)
+        if IS_GAUGE.fullmatch(str(name))
+    }
 
 
 def failure_groups(rows: RequestRows) -> list[FailureGroup]:

@@ -101,6 +101,13 @@ def test_a_trace_is_compared_with_itself() -> None:
     assert "rate_vs_plan" in failed(judge(due, due * 1.1, trace="x", rate_per_s=None))
 
 
+def test_sessions_and_clients_are_compared_with_their_plan_only() -> None:
+    due = renewal(np.random.default_rng(10), "gamma(cv=2)")
+    found = judge(due, due, sessions="chat")
+    assert found.asked == "poisson (sessions) at 50 /s"
+    assert {test.p for test in found.tests} == {None}
+
+
 def test_a_closed_loop_has_no_process_to_be_tested_against() -> None:
     columns = make_columns(100)
     assert judge_arrivals(columns, {}, 1e11, is_open_loop=False).tests == ()
