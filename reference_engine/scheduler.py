@@ -162,8 +162,9 @@ class Scheduler:
             return
         num_skipped = 0
         while (sequence := state.waiting.head(num_skipped)) is not None:
-            refusal = self._try_admit(sequence, plan)
-            if refusal is None or self._displace(sequence, refusal, plan):
+            # Displaced in this very pass: coming back at once would go round in circles.
+            refusal = Constraint.GATE if sequence in plan.preempted else self._try_admit(sequence, plan)
+            if refusal is None or (num_skipped == 0 and self._displace(sequence, refusal, plan)):
                 continue
             plan.blocked = plan.blocked or refusal
             num_skipped += 1
@@ -198,7 +199,7 @@ class Scheduler:
     def _displace(self, sequence: Sequence, refusal: Constraint, plan: StepPlan) -> bool:
         """Evict a resident that `sequence` outranks, where that may help; False where there is none."""
         outranks, running = self.policy.eviction.outranks, self.state.running
-        if outranks is None or refusal is Constraint.BUDGET:
+        if outranks is None or refusal not in (Constraint.SLOT, Constraint.MEMORY):
             return False
         outranked = [resident for resident in running if outranks(sequence, resident)]
         if not outranked:

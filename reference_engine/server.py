@@ -18,13 +18,14 @@ import subprocess
 import sys
 from collections.abc import Sequence as Seq
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from reference_engine.config import SHAPES, ConfigError, EngineConfig
 from reference_engine.connection import Connection
 from reference_engine.frontend import Frontend
-from reference_engine.policies import POLICIES
+from reference_engine.policies import POLICIES, all_knobs, make_policy
 
 PR_SET_PDEATHSIG = 1
 
@@ -43,6 +44,10 @@ def parse_args(argv: Seq[str] | None) -> argparse.Namespace:
     parser.add_argument("--max-batch", type=int, default=defaults.max_batch)
     parser.add_argument("--chunk-tokens", type=int, default=defaults.chunk_tokens, help="tokens a step")
     parser.add_argument("--max-model-len", type=int, default=defaults.max_model_len)
+    parser.add_argument("--swap-tokens", type=int, default=defaults.swap_tokens, help="room for --swap")
+    parser.add_argument(
+        "--prefix-sharing", action=argparse.BooleanOptionalAction, default=defaults.is_prefix_shared
+    )
     parser.add_argument("--threads", type=int, default=defaults.threads, help="of the engine")
     parser.add_argument("--bos", action=argparse.BooleanOptionalAction, default=defaults.is_bos_enabled)
     parser.add_argument("--eos", action=argparse.BooleanOptionalAction, default=defaults.is_eos_enabled)
@@ -51,7 +56,32 @@ def parse_args(argv: Seq[str] | None) -> argparse.Namespace:
     parser.add_argument("--log-dir", type=Path, help="write the step and request logs here on exit")
     parser.add_argument("--ready-fd", type=int, metavar="FD", help="write one JSON line here when ready")
     parser.add_argument("--drain-timeout", type=float, default=10.0, metavar="S")
+    add_knobs(parser)
     return parser.parse_args(argv)
+
+
+KNOB_PREFIX = "knob_"
+
+
+def add_knobs(parser: argparse.ArgumentParser) -> None:
+    """Add a flag for every knob of every policy; what is not given keeps the policy's own default."""
+    group = parser.add_argument_group("policy knobs")
+    for knob in all_knobs().values():
+        where = "all policies" if len(knob.policies) >= len(POLICIES) else ", ".join(knob.policies)
+        shown = "" if knob.default is None else f"; default {knob.default}"
+        options: dict[str, Any] = {"dest": KNOB_PREFIX + knob.name, "help": f"{where}{shown}"}
+        if knob.kind is bool:
+            options["action"] = argparse.BooleanOptionalAction
+        else:
+            options |= {"type": knob.kind, "choices": knob.choices}
+        group.add_argument(f"--{knob.name.replace('_', '-')}", **options)
+
+
+def given_knobs(args: argparse.Namespace) -> dict[str, Any]:
+    given = {
+        name.removeprefix(KNOB_PREFIX): v for name, v in vars(args).items() if name.startswith(KNOB_PREFIX)
+    }
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def engine_config(args: argparse.Namespace) -> EngineConfig:
@@ -64,13 +94,15 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         max_batch=args.max_batch,
         chunk_tokens=args.chunk_tokens,
         max_model_len=args.max_model_len,
+        swap_tokens=args.swap_tokens,
+        knobs=given_knobs(args),
+        is_prefix_shared=args.prefix_sharing,
         is_bos_enabled=args.bos,
         is_eos_enabled=args.eos,
         threads=args.threads,
         check_invariants=args.check_invariants,
     )
-    if config.policy not in POLICIES:
-        raise ConfigError(f"unknown policy {config.policy!r}; known policies: {', '.join(POLICIES)}")
+    make_policy(config)  # refuses what does not fit before anything is started
     return config
 
 

@@ -201,8 +201,8 @@ def test_any_load_ends_and_each_answer_is_as_alone(policy: str, data: st.DataObj
     sequences = []
     for _ in range(num_requests):
         num_prompt, max_tokens = data.draw(st.integers(1, 30)), data.draw(st.integers(1, 18))
-        prompt = data.draw(st.sampled_from((1, 2))) * [7] * num_prompt
-        prompt = prompt[: num_prompt - 1] + [data.draw(st.integers(1, 9))]
+        prompt = [data.draw(st.integers(1, 2))] * num_prompt
+        prompt[-1] = data.draw(st.integers(1, 9))
         sequence = make_sequence(
             prompt,
             max_tokens,

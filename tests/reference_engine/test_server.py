@@ -249,7 +249,9 @@ def test_health_is_503_until_the_engine_is_ready() -> None:
     ("args", "words"),
     [
         (["--model", "huge"], "unknown model shape 'huge'; known shapes: nano, tiny"),
-        (["--policy", "magic"], "unknown policy 'magic'; known policies: vllm-v1"),
+        (["--policy", "magic"], "unknown policy 'magic'; known policies: static, orca"),
+        (["--policy", "orca", "--watermark", "0.1"], "policy orca has no knob 'watermark'; its knobs: "),
+        (["--order", "alphabetic"], "unknown order 'alphabetic'; known orders: fcfs"),
         (["--kv-tokens", "3"], "kv_tokens 3 holds no block"),
         (["--max-batch", "0"], "max_batch must be at least 1"),
         (["--host", "192.0.2.1"], "Cannot assign"),
