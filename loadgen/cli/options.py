@@ -135,9 +135,22 @@ class RunOptions:
     """What one measured run is asked to do. Times are seconds once parsed."""
 
     rate: Annotated[float | None, _flag("Requests per second, sent whatever the server does.", LOAD)] = None
+    workload: Annotated[
+        str | None, _flag("A workload file, or a preset: chat, code, rag, agent, ...", LOAD, metavar="NAME")
+    ] = None
+    changes: Annotated[
+        list[str],
+        _flag("Change one key of the workload; may be repeated.", LOAD, "--set", metavar="KEY=VALUE"),
+    ] = ()  # type: ignore[assignment]
     arrival: Annotated[
-        str, _flag("Arrival process: poisson, constant, gamma(cv=2), ...", LOAD, metavar="PROCESS")
-    ] = "poisson"
+        str | None,
+        _flag(
+            "Arrival process: poisson, constant, gamma(cv=2), ...",
+            LOAD,
+            metavar="PROCESS",
+            show_default="poisson",
+        ),
+    ] = None
     duration: Annotated[
         float | None, _duration("How long requests are sent (30s where nothing else ends the plan).", LOAD)
     ] = None
@@ -156,7 +169,32 @@ class RunOptions:
     trace_window: Annotated[
         Any, _flag("Part of the recording: START:END.", LOAD, parser=_typed(_window), metavar="WINDOW")
     ] = None
-    trace_speed: Annotated[float, _flag("Play the recording this many times faster.", LOAD)] = 1.0
+    trace_speed: Annotated[
+        float | None, _flag("Play the recording this many times faster.", LOAD, show_default="1")
+    ] = None
+    trace_columns: Annotated[
+        str | None,
+        _flag("Columns of a format not known: time=NAME,input=NAME,output=NAME.", LOAD, metavar="COLUMNS"),
+    ] = None
+    time_unit: Annotated[
+        str | None, _flag("Unit of the recording's times: datetime, s, ms, us, ns.", LOAD, metavar="UNIT")
+    ] = None
+    bad_rows: Annotated[
+        str | None, _flag("A bad row: error, drop.", LOAD, metavar="POLICY", show_default="error")
+    ] = None
+    zero_output: Annotated[
+        str | None,
+        _flag("A row without output: drop, as-one, error.", LOAD, metavar="POLICY", show_default="drop"),
+    ] = None
+    dequantize: Annotated[
+        bool, _flag("Spread the recording's times over its tick.", LOAD, "--dequantize")
+    ] = False
+    exact_count: Annotated[bool, _flag("Exactly rate times duration requests.", LOAD, "--exact-count")] = (
+        False
+    )
+    sessions: Annotated[
+        str | None, _flag("Multi-turn: closed(turns=4,think=8s), open(turns=4,gap=30s).", LOAD)
+    ] = None
     seed: Annotated[int, _flag("Seed of arrivals, lengths and prompts.", LOAD)] = 0
     warmup: Annotated[
         Any,
@@ -176,8 +214,14 @@ class RunOptions:
     ] = None
 
     dist: Annotated[
-        str, _flag("Family of the token lengths: fixed, uniform, lognormal, ...", LENGTHS, metavar="NAME")
-    ] = "lognormal"
+        str | None,
+        _flag(
+            "Family of the token lengths: fixed, uniform, lognormal, ...",
+            LENGTHS,
+            metavar="NAME",
+            show_default="lognormal",
+        ),
+    ] = None
     input_tokens: Annotated[
         str | None,
         _flag("Prompt length: a mean, or lognormal(median=32,p99=128).", LENGTHS, metavar="LENGTH"),
@@ -186,7 +230,24 @@ class RunOptions:
         str | None,
         _flag("Answer length: a mean, or lognormal(median=32,p99=128).", LENGTHS, metavar="LENGTH"),
     ] = None
-    length_scale: Annotated[float, _flag("Multiply recorded lengths by this.", LENGTHS)] = 1.0
+    length_scale: Annotated[
+        float | None, _flag("Multiply all lengths by this.", LENGTHS, show_default="1")
+    ] = None
+    lengths_from: Annotated[
+        Path | None, _flag("Draw the lengths from the rows of this recording.", LENGTHS, metavar="FILE")
+    ] = None
+    prefixes: Annotated[
+        str | None, _flag("Shared prefixes: pool(size=50,tokens=512,zipf=1.1,common=128).", LENGTHS)
+    ] = None
+    over_context: Annotated[
+        str | None,
+        _flag(
+            "Over context_tokens: error, clip, drop, resample.",
+            LENGTHS,
+            metavar="POLICY",
+            show_default="error",
+        ),
+    ] = None
 
     target: Annotated[
         list[str],

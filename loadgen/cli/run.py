@@ -21,6 +21,7 @@ import typer
 
 from loadgen.cli.opened import OpenedTarget, check_target_flags, open_target, show_preflight
 from loadgen.cli.options import RunOptions, origins, takes_options
+from loadgen.cli.plans import make_plan
 from loadgen.cli.signals import Interruption
 from loadgen.errors import EXIT_INVALID, EXIT_OK, UsageError
 
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from loadgen.preflight import Preflight
     from loadgen.store import Run, RunFolder
     from workloads import Plan
-
-DEFAULT_DURATION_S = 30.0
 
 
 @takes_options
@@ -65,37 +64,6 @@ def run(ctx: typer.Context, options: RunOptions) -> None:
     measured = conclude(folder)
     show(measured, options)
     raise typer.Exit(interruption.exit_code or exit_code(measured))
-
-
-def make_plan(options: RunOptions) -> Plan:
-    """Turn the flags of load and lengths into a plan; UsageError says what is wrong."""
-    from workloads import Workload, WorkloadError
-
-    if options.rate is None and options.trace is None and options.concurrency is None:
-        raise UsageError(
-            "say how much to send: --rate 20 (requests per second), --trace FILE or --concurrency N"
-        )
-    if options.concurrency is not None and options.rate is None and options.requests is None:
-        raise UsageError("--concurrency without --rate needs --requests N: nothing else ends the run")
-    duration_s = options.duration
-    if duration_s is None and options.requests is None and options.trace is None:
-        duration_s = DEFAULT_DURATION_S
-    try:
-        return Workload(
-            arrival=options.arrival,
-            rate_per_s=options.rate,
-            duration_s=duration_s,
-            num_requests=options.requests,
-            dist=options.dist,
-            input_tokens=options.input_tokens,
-            output_tokens=options.output_tokens,
-            trace=options.trace,
-            trace_window=options.trace_window,
-            trace_speed=options.trace_speed,
-            length_scale=options.length_scale,
-        ).plan(options.seed)
-    except WorkloadError as exc:
-        raise UsageError(str(exc)) from exc
 
 
 def check_fits(plan: Plan, preflight: Preflight) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from loadgen.cli.options import COUNT, TIME
+from loadgen.cli.plans import parse_changes
 from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
@@ -232,12 +233,7 @@ def _resolve(
     from workloads.files import load_workload, with_changes
 
     workload = Workload() if name is None else load_workload(name)
-    given: dict[str, Any] = {}
-    for change in changes or ():
-        key, equals, value = change.partition("=")
-        if not equals:
-            raise UsageError(f"--set {change!r}: write KEY=VALUE")
-        given[key.strip().replace("-", "_")] = value.strip()
+    given: dict[str, Any] = {**parse_changes(changes)}
     flags = {"rate_per_s": rate, "duration_s": duration, "num_requests": requests}
     given |= {key: value for key, value in flags.items() if value is not None}
     return with_changes(workload, given)

@@ -1,0 +1,70 @@
+"""From flags to a plan: a workload file or preset where one is named, changed by every flag that is given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from loadgen.errors import UsageError
+
+if TYPE_CHECKING:
+    from loadgen.cli.options import RunOptions
+    from workloads import Plan, Workload
+
+FIELD_OF_FLAG = {
+    "rate": "rate_per_s",
+    "duration": "duration_s",
+    "requests": "num_requests",
+    **{
+        name: name
+        for name in (
+            "arrival", "exact_count", "sessions", "prefixes", "dist", "input_tokens", "output_tokens",
+            "lengths_from", "length_scale", "over_context", "trace", "trace_window", "trace_speed",
+            "trace_columns", "time_unit", "bad_rows", "zero_output", "dequantize",
+        )
+    },
+}  # fmt: skip
+
+
+def parse_changes(changes: list[str] | tuple[str, ...] | None) -> dict[str, str]:
+    """Read `--set KEY=VALUE`, dashes as good as underscores in the key."""
+    given = {}
+    for change in changes or ():
+        key, equals, value = change.partition("=")
+        if not equals:
+            raise UsageError(f"--set {change!r}: write KEY=VALUE")
+        given[key.strip().replace("-", "_")] = value.strip()
+    return given
+
+
+def make_plan(options: RunOptions) -> Plan:
+    """Turn the flags of load and lengths into a plan; UsageError says what is wrong."""
+    from workloads import WorkloadError
+
+    if not (options.workload or options.trace) and options.rate is None and options.concurrency is None:
+        raise UsageError(
+            "say how much to send: --rate 20 (requests per second), --trace FILE, --workload NAME or "
+            "--concurrency N"
+        )
+    try:
+        return make_workload(options).plan(options.seed)
+    except WorkloadError as exc:
+        raise UsageError(str(exc)) from exc
+
+
+def make_workload(options: RunOptions) -> Workload:
+    """Load the workload named, or start from the defaults, and let the flags change it."""
+    from workloads import Workload
+    from workloads.files import load_workload, with_changes
+
+    workload = Workload() if options.workload is None else load_workload(options.workload)
+    values = {field: getattr(options, flag) for flag, field in FIELD_OF_FLAG.items()}
+    given: dict[str, Any] = {
+        field: value for field, value in values.items() if value is not None and value is not False
+    }
+    given |= parse_changes(options.changes)
+    if options.concurrency is not None and options.rate is None and options.workload is None:
+        if options.requests is None:
+            raise UsageError("--concurrency without --rate needs --requests N: nothing else ends the run")
+        # A closed loop has no instants of its own: a request is due when one before it ends.
+        given["arrival"] = "at-once"
+    return with_changes(workload, given)
