@@ -1,4 +1,4 @@
-"""The main job, end to end, as a user types it: a real engine in its own process, real sockets, a real folder."""
+"""The main job, end to end, as a user types it: a real engine process, real sockets, a real run folder."""
 
 from __future__ import annotations
 
@@ -72,6 +72,7 @@ def test_one_command_measures_the_reference_engine(tmp_path: Path) -> None:
     assert (rows["prompt_tokens"] == rows["prompt_tokens_planned"]).all()
     assert run.steps is not None
     assert 0 < run.summary["engine"]["busy_fraction"] < 1
+    assert run.summary["arrivals"]["asked"] == "poisson at 10 /s"
     assert run.manifest["status"] == "complete"
     assert run.manifest["config"]["rate"] == {"value": 10.0, "origin": "flag"}
     page = bench(tmp_path, "report")

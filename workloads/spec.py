@@ -185,11 +185,15 @@ class Workload:
         return {side: parse_law(text, self.dist).mean for side, text in laws.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields that are not at their defaults, JSON-able; `files.workload_of` takes them back."""
+        """What makes this workload, JSON-able; `files.workload_of` takes it back.
+
+        Defaults are left out, but for the process and the family that its own draws come from.
+        """
         given: dict[str, Any] = {}
+        draws = () if self.trace is not None or self.clients else ("arrival", "dist")
         for item in fields(self):
             value = getattr(self, item.name)
-            if value == item.default:
+            if value == item.default and item.name not in draws:
                 continue
             if isinstance(value, Path):
                 value = str(value)
