@@ -138,11 +138,16 @@ def interval(metric: Json, statistic: str, unit: Unit) -> str:
 
 def context_lines(manifest: Json, summary: Json) -> list[tuple[str, str]]:
     """Name and say what the figures rest on: window, arrivals, trace, engine, target; only what is known."""
+    slo = summary.get("slo") or {}
     lines = [
+        *(("objective", _objective(target)) for target in slo.get("targets") or [] if target["statistic"]),
+        ("goodput", _goodput(slo)),
         ("window", _window(summary.get("window") or {})),
         ("arrivals", _arrivals(summary.get("arrivals") or {})),
         ("trace", _trace((manifest.get("plan") or {}).get("trace") or {})),
+        ("stamps", _stamps(summary.get("stamps") or {})),
         ("engine", _engine(summary.get("engine") or {})),
+        *(("server", text) for text in _server(summary.get("server") or {})),
     ]
     return [(name, text) for name, text in lines if text]
 
@@ -167,6 +172,47 @@ def _engine(engine: Json) -> str:
     if engine.get("busy_fraction") is None:
         return ""
     return f"busy {format_percent(engine['busy_fraction'])} of the time"
+
+
+def _limit(target: Json) -> str:
+    name = target["metric"]
+    return format_time(target["limit"]) if name.endswith("_s") else format_number(target["limit"])
+
+
+def _objective(target: Json) -> str:
+    name = target["metric"]
+    value = format_time(target["value"]) if name.endswith("_s") else format_number(target["value"])
+    verdict = {True: "met", False: "missed", None: "unknown"}[target["is_met"]]
+    return f"{name.removesuffix('_s')}.{target['statistic']} {value}, limit {_limit(target)}: {verdict}"
+
+
+def _goodput(slo: Json) -> str:
+    limits = [target for target in slo.get("targets") or [] if target["statistic"] is None]
+    if not limits or slo.get("goodput_per_s") is None:
+        return ""
+    asked = " and ".join(
+        f"{target['metric'].removesuffix('_s')} within {_limit(target)}" for target in limits
+    )
+    share = format_percent(slo.get("attained_fraction"))
+    return f"{format_number(slo['goodput_per_s'])} /s: {share} of all requests had {asked}"
+
+
+def _stamps(stamps: Json) -> str:
+    if stamps.get("exact_fraction") is None:
+        return ""
+    source = {"kernel": "from the kernel", "user": "from user space"}.get(str(stamps.get("source")), "mixed")
+    p99_s = stamps.get("uncertainty_p99_s")
+    unsure = f", uncertain by {format_time(p99_s)} at p99" if p99_s else ""
+    return f"{source}, {format_percent(stamps['exact_fraction'])} exact{unsure}"
+
+
+def _server(server: Json) -> list[str]:
+    """Say how the server's own latencies differ from ours, where it tells them."""
+    return [
+        f"{LATENCY_ROWS.get(name, name)}: {printable(str(view['explanation']))}"
+        for name, view in (server.get("histograms") or {}).items()
+        if view.get("explanation")
+    ]
 
 
 def _trace(trace: Json) -> str:

@@ -181,3 +181,18 @@ def write_steps(folder: Path, end_ns: int) -> None:
         "preempted": step * 0,
     }
     pq.write_table(pa.table(columns), folder / "engine_steps.parquet")
+
+
+def write_server_metrics(folder: Path) -> None:
+    """Write what a target told of itself, once a second."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names = ("running", "waiting", "kv_usage")
+    rows = [
+        {"t_ns": second * SECOND_NS, "name": name, "value": 0.1 * second}
+        for second in range(3)
+        for name in names
+    ]
+    table = pa.Table.from_pylist(rows).replace_schema_metadata({"schema_version": "1"})
+    pq.write_table(table, folder / "server.parquet")

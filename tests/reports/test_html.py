@@ -13,7 +13,7 @@ from reports.html import render_run
 from reports.subject import Subject
 from tests.reports.browser import CHROMIUM, look_at, take_screenshot
 from tests.reports.reading import PageReader
-from tests.reports.synthetic import Story, make_run
+from tests.reports.synthetic import Story, make_run, write_server_metrics
 
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7 * 7 }}"
 STORIES = {
@@ -77,10 +77,19 @@ def test_the_verdict_comes_first_and_the_order_is_fixed(pages: dict[str, str]) -
 def test_every_figure_stands_in_the_page_with_words(pages: dict[str, str]) -> None:
     page = PageReader(pages["plain"])
     figures = [str(attributes["id"]) for tag, attributes in page.elements if tag == "figure"]
-    expected = [f"figure-{name}" for name in FIGURES]
+    expected = [f"figure-{name}" for name in FIGURES if name != "server"]
     assert figures == expected
     assert page.tags("svg", "desc", "figcaption").count("desc") == len(expected)
     assert all(attributes.get("role") == "img" for tag, attributes in page.elements if tag == "svg")
+
+
+def test_a_server_that_tells_its_queue_has_a_figure(tmp_path: Path) -> None:
+    run = make_run(tmp_path, Story(num_requests=30, has_engine=False))
+    assert render_figure(Subject.of(run), "server") is None
+    write_server_metrics(run.path)
+    svg = render_figure(Subject.of(run), "server")
+    assert svg is not None
+    assert b"waiting" in svg
 
 
 def test_hostile_words_are_inert(pages: dict[str, str]) -> None:

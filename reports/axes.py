@@ -1,0 +1,65 @@
+"""Axes as every figure has them: times in ms and s, the run from 0 with its window, legends off the data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reports.canvas import INK, MAX_VECTOR_POINTS, MUTED, SHADE
+from reports.quantities import format_tick
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from reports.subject import Subject
+
+
+def draw_points(ax: Axes, x: Any, y: Any, colour: str) -> None:
+    """Draw a cloud of points, the fainter and smaller the more there are; a large one becomes an image."""
+    alpha = float(np.clip(600 / max(len(x), 1), 0.2, 0.7))
+    size = float(np.clip(6000 / max(len(x), 1), 8, 30))
+    ax.scatter(x, y, s=size, color=colour, alpha=alpha, linewidths=0, rasterized=len(x) > MAX_VECTOR_POINTS)
+
+
+def use_whole_numbers(ax: Axes) -> None:
+    """Count on the y axis in whole numbers."""
+    from matplotlib.ticker import MaxNLocator
+
+    ax.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+
+
+def place_legend(ax: Axes) -> None:
+    """Put the legend above the axes, at the right: there it never covers data."""
+    ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=4, borderaxespad=0.2, columnspacing=1.2)
+
+
+def label_times(ax: Axes, axis: str) -> None:
+    """Make an axis of seconds logarithmic and label it in µs, ms and s."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    (ax.set_xscale if axis == "x" else ax.set_yscale)("log")
+    scale = ax.xaxis if axis == "x" else ax.yaxis
+    low, high = ax.get_xlim() if axis == "x" else ax.get_ylim()
+    label = FuncFormatter(lambda value, _: format_tick(value))
+    num_decades = np.floor(np.log10(high)) - np.ceil(np.log10(low)) + 1
+    scale.set_major_locator(LogLocator(10, subs=(1.0,), numticks=12))
+    scale.set_minor_locator(LogLocator(10, subs=(2.0, 5.0), numticks=40))
+    scale.set_major_formatter(label)
+    scale.set_minor_formatter(label if num_decades < 2 else NullFormatter())
+
+
+def label_run(subject: Subject, *axes: Axes) -> None:
+    """Let time run from 0, shade the warm-up and mark the end of the window, in all rows of a figure."""
+    window = subject.summary["window"]
+    start, end = window["start_s"], window["end_s"]
+    axes[-1].set_xlabel("seconds into the run")
+    axes[-1].set_xlim(0, axes[-1].get_xlim()[1])
+    for ax in axes:
+        if start:
+            ax.axvspan(0, start, color=SHADE, linewidth=0, zorder=0)
+        if end is not None and end < ax.get_xlim()[1]:
+            ax.axvline(end, color=INK, linewidth=0.6, linestyle=(0, (4, 3)))
+    if start:
+        top = axes[0]
+        top.text(0, 1.01, "warm-up", transform=top.get_xaxis_transform(), va="bottom", color=MUTED)

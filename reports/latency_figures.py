@@ -1,0 +1,102 @@
+"""Figures of how long things took, whatever the time of day: distributions, tails, cost of the prompt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reports.axes import draw_points, label_times, place_legend
+from reports.canvas import AMBER, BLUE, GREEN, PURPLE, VERMILLION
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from loadgen.measure.series import Points
+    from reports.subject import Subject
+
+LATENCY_COLOURS = {
+    "ttft_s": BLUE,
+    "itl_s": GREEN,
+    "e2e_s": VERMILLION,
+    "send_lag_s": PURPLE,
+    "recv_lag_s": AMBER,
+}
+LATENCY_LABELS = {
+    "ttft_s": "TTFT",
+    "itl_s": "ITL",
+    "e2e_s": "E2E",
+    "send_lag_s": "send lag",
+    "recv_lag_s": "receive lag",
+}
+SHORTEST_SHOWN_S = 1e-6
+NINES = {0.5: "p50", 0.9: "p90", 0.99: "p99", 0.999: "p99.9", 0.9999: "p99.99"}
+
+
+def draw_cdfs(subject: Subject, axes: list[Axes]) -> bool:
+    """Draw the distribution functions of ITL, TTFT and E2E."""
+    from loadgen.measure import series
+
+    (ax,) = axes
+    drawn = False
+    for name in ("itl_s", "ttft_s", "e2e_s"):
+        points = series.cdf(subject.measured.samples[name])
+        if len(points) == 0:
+            continue
+        ax.step(points.x, points.y, where="post", color=LATENCY_COLOURS[name], label=LATENCY_LABELS[name])
+        drawn = True
+    ax.set_ylim(0, 1.02)
+    ax.set_ylabel("share of all")
+    if drawn:
+        label_times(ax, "x")
+        place_legend(ax)
+    return drawn
+
+
+def draw_spectrum(subject: Subject, axes: list[Axes]) -> bool:
+    """Draw E2E, TTFT and ITL by percentile."""
+    return _spectrum(subject, axes[0], ("e2e_s", "ttft_s", "itl_s"))
+
+
+def draw_client_lag(subject: Subject, axes: list[Axes]) -> bool:
+    """Draw send and receive lag by percentile, beside the latencies."""
+    return _spectrum(subject, axes[0], ("ttft_s", "itl_s", "send_lag_s", "recv_lag_s"))
+
+
+def _spectrum(subject: Subject, ax: Axes, names: tuple[str, ...]) -> bool:
+    from loadgen.measure import series
+
+    drawn = {name: series.spectrum(subject.measured.samples[name]) for name in names}
+    drawn = {name: points for name, points in drawn.items() if len(points.x)}
+    if not drawn:
+        return False
+    for name, points in drawn.items():
+        ax.plot(1 / (1 - points.x), points.y, color=LATENCY_COLOURS[name], label=LATENCY_LABELS[name])
+    ax.set_xscale("log")
+    reach = max(float(points.x[-1]) for points in drawn.values())
+    ticks = [p for p in NINES if p <= max(reach, 0.9)]
+    ax.set_xticks([1 / (1 - p) for p in ticks], [NINES[p] for p in ticks])
+    ax.minorticks_off()
+    ax.set_xlim(1, max(1.2 / (1 - reach), 10))
+    ax.set_ylim(0.7 * min(_lowest_shown(points) for points in drawn.values()), None)
+    ax.set_xlabel("percentile, each decade ten times rarer")
+    label_times(ax, "y")
+    place_legend(ax)
+    return True
+
+
+def _lowest_shown(points: Points) -> float:
+    """Where the axis may begin: the fastest tenth, and gaps of 0, would stretch it over empty decades."""
+    shown = points.y[(points.x >= 0.1) & (points.y > 0)]
+    return float(shown[0]) if len(shown) else SHORTEST_SHOWN_S
+
+
+def draw_ttft_by_prompt(subject: Subject, axes: list[Axes]) -> bool:
+    """Draw TTFT against the tokens of the prompt."""
+    from loadgen.measure import series
+
+    (ax,) = axes
+    points = series.ttft_by_prompt(subject.measured.columns)
+    draw_points(ax, points.x, points.y, BLUE)
+    ax.set_xlabel("prompt tokens")
+    ax.set_ylabel("TTFT")
+    label_times(ax, "y")
+    return len(points.x) > 0
