@@ -7,6 +7,7 @@ system prompt).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,23 +25,27 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixPool:
-    """size prefixes; number k is chosen in proportion to k^-zipf. common_tokens stand before each of them."""
+    """size prefixes; number k is chosen in proportion to k^-zipf. common_tokens stand before each of them.
+
+    scale multiplies all lengths.
+    """
 
     size: int
     tokens: Law | None
     zipf: float
     common_tokens: int
+    scale: float = 1.0
 
     def draw(self, streams: Streams, n: int) -> Drawn:
         """Choose a prefix for each of n requests (or sessions)."""
         widths = np.zeros(self.size, np.int64)
         if self.tokens is not None:
             levels = streams.generator("prefixes/tokens").random(self.size)
-            widths = -(-to_tokens(self.tokens.ppf(levels)) // BLOCK_TOKENS)
+            widths = -(-to_tokens(self.tokens.ppf(levels) * self.scale) // BLOCK_TOKENS)
         popularity = np.cumsum(np.arange(1, self.size + 1, dtype=np.float64) ** -self.zipf)
         levels = streams.generator("prefixes/choice").random(n) * popularity[-1]
         choice = np.minimum(np.searchsorted(popularity, levels, "right"), self.size - 1)
-        common = -(-self.common_tokens // BLOCK_TOKENS)
+        common = math.ceil(self.common_tokens * self.scale / BLOCK_TOKENS)
         firsts = common + np.append(0, np.cumsum(widths))
         starts = np.stack([np.zeros(n, np.int64), firsts[choice]], axis=1)
         counts = np.stack([np.full(n, common), widths[choice]], axis=1)
@@ -81,8 +86,8 @@ def no_prefix(n: int) -> Drawn:
     return Drawn(starts=np.zeros((n, 0), np.int64), counts=np.zeros((n, 0), np.int64), next_id=0)
 
 
-def parse_prefixes(text: str) -> PrefixPool:
-    """Read `pool(size=50, tokens=512, zipf=1.1, common=128)`; tokens is a mean or a law in full."""
+def parse_prefixes(text: str, scale: float = 1.0) -> PrefixPool:
+    """Read `pool(size=50, tokens=512, zipf=1.1, common=128)`; tokens is a number or a law in full."""
     expression = parse(text)
     if expression.name != "pool" or expression.plain or expression.pairs:
         raise WorkloadError(f"prefixes {text!r}: write pool(size=50, tokens=512, zipf=1.1, common=128)")
@@ -95,7 +100,7 @@ def parse_prefixes(text: str) -> PrefixPool:
             f"prefixes {text!r}: give tokens= or common=; size must be 1 or more, zipf not below 0"
         )
     law = None if tokens is None else law_of_value(tokens, text)
-    return PrefixPool(size=size, tokens=law, zipf=zipf, common_tokens=common)
+    return PrefixPool(size=size, tokens=law, zipf=zipf, common_tokens=common, scale=scale)
 
 
 def hit_tokens(

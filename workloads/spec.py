@@ -266,7 +266,7 @@ class Workload:
             ),
             pairs=self._pairs(streams),
             sessions=sessions,
-            prefixes=None if self.prefixes is None else parse_prefixes(self.prefixes),
+            prefixes=None if self.prefixes is None else parse_prefixes(self.prefixes, self.length_scale),
             limit=ContextLimit(context_tokens=self.context_tokens, policy=self.over_context),
         )
 

@@ -184,6 +184,13 @@ def test_bad_clients_are_told(clients: tuple[Workload, ...], says: str) -> None:
         replace(BASE, clients=clients).plan(1)
 
 
+def test_the_length_scale_reaches_prefixes_too() -> None:
+    fixed = replace(BASE, dist="fixed", input_tokens="400", prefixes="pool(tokens=800, common=160)")
+    assert set(fixed.plan(1).prompt_tokens.tolist()) == {1360}
+    scaled = replace(fixed, length_scale=0.2).plan(1)
+    assert set(scaled.prompt_tokens.tolist()) == {80 + 160 + 32}
+
+
 def test_pool_parses_a_law() -> None:
     pool = parse_prefixes("pool(size=5, tokens=gamma(mean=300, cv=0.5))")
     assert pool.tokens == parse_law("gamma(mean=300, cv=0.5)", "fixed")
