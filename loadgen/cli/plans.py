@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
     from loadgen.cli.options import RunOptions
+    from loadgen.preflight import Preflight
     from workloads import Plan, Workload
 
 FIELD_OF_FLAG = {
@@ -68,3 +70,22 @@ def make_workload(options: RunOptions) -> Workload:
         # A closed loop has no instants of its own: a request is due when one before it ends.
         given["arrival"] = "at-once"
     return with_changes(workload, given)
+
+
+def fit_to_context(plan: Plan, options: RunOptions, preflight: Preflight) -> Plan:
+    """Refuse a plan with a request that the target can never serve, or treat it as `--over-context` says."""
+    context = preflight.context_tokens
+    totals = plan.prompt_tokens.astype("int64") + plan.output_tokens
+    if context is None or totals.max(initial=0) <= context:
+        return plan
+    if options.over_context not in (None, "error"):
+        changes = [*options.changes, f"context_tokens={context}"]
+        return make_plan(replace(options, changes=changes))
+    worst = int(totals.argmax())
+    over = int((totals > context).sum())
+    raise UsageError(
+        f"{over} of {len(plan)} requests are longer than the context of {preflight.model} "
+        f"({context} tokens): request {worst} has {plan.prompt_tokens[worst]} prompt + "
+        f"{plan.output_tokens[worst]} output; shorten --input-tokens, --output-tokens or --length-scale, or "
+        "choose --over-context clip or drop"
+    )

@@ -21,13 +21,12 @@ import typer
 
 from loadgen.cli.opened import OpenedTarget, check_target_flags, open_target, show_preflight
 from loadgen.cli.options import RunOptions, origins, takes_options
-from loadgen.cli.plans import make_plan
+from loadgen.cli.plans import fit_to_context, make_plan
 from loadgen.cli.signals import Interruption
 from loadgen.errors import EXIT_INVALID, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
     from loadgen.drive import DriveConfig
-    from loadgen.preflight import Preflight
     from loadgen.store import Run, RunFolder
     from workloads import Plan
 
@@ -49,7 +48,7 @@ def run(ctx: typer.Context, options: RunOptions) -> None:
     with Interruption() as interruption:
         try:
             with open_target(options, folder.path, interruption.stop) as target:
-                check_fits(plan, target.preflight)
+                plan = fit_to_context(plan, options, target.preflight)
                 if interruption.exit_code is not None:
                     raise typer.Exit(interruption.exit_code)
                 if not options.quiet and not target.is_reference_engine:
@@ -64,21 +63,6 @@ def run(ctx: typer.Context, options: RunOptions) -> None:
     measured = conclude(folder)
     show(measured, options)
     raise typer.Exit(interruption.exit_code or exit_code(measured))
-
-
-def check_fits(plan: Plan, preflight: Preflight) -> None:
-    """Refuse a plan with a request that the target can never serve."""
-    if preflight.context_tokens is None or not len(plan):
-        return
-    totals = plan.prompt_tokens.astype("int64") + plan.output_tokens
-    worst = int(totals.argmax())
-    if int(totals[worst]) > preflight.context_tokens:
-        over = int((totals > preflight.context_tokens).sum())
-        raise UsageError(
-            f"{over} of {len(plan)} requests are longer than the context of {preflight.model} "
-            f"({preflight.context_tokens} tokens): request {worst} has {plan.prompt_tokens[worst]} prompt + "
-            f"{plan.output_tokens[worst]} output; shorten --input-tokens, --output-tokens or --length-scale"
-        )
 
 
 def _record(
@@ -121,6 +105,8 @@ def drive_config(options: RunOptions, run_id: str, target: OpenedTarget, nonce: 
 
     return DriveConfig(
         url=target.url,
+        more_urls=target.urls[1:],
+        balance=options.balance.value,
         endpoint=target.preflight.endpoint,
         model=target.preflight.model,
         headers=tuple(target.headers.items()),

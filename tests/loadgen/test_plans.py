@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from loadgen.cli.options import RunOptions
-from loadgen.cli.plans import FIELD_OF_FLAG, make_plan, make_workload
+from loadgen.cli.plans import FIELD_OF_FLAG, fit_to_context, make_plan, make_workload
+from loadgen.endpoints.openai import Completions
 from loadgen.errors import UsageError
+from loadgen.preflight import Preflight
 from workloads import Workload
 from workloads.files import load_workload
 
@@ -78,3 +80,33 @@ def test_a_closed_loop_needs_a_number_and_no_rate() -> None:
 def test_nothing_to_send_is_told() -> None:
     with pytest.raises(UsageError, match="say how much to send"):
         make_plan(RunOptions())
+
+
+def preflight(context_tokens: int | None) -> Preflight:
+    return Preflight(
+        api="completions",
+        endpoint=Completions(),
+        model="m",
+        prompt_offset=0,
+        context_tokens=context_tokens,
+        findings=(),
+    )
+
+
+def test_a_plan_that_fits_the_context_stays_as_it_is() -> None:
+    options = RunOptions(rate=20.0)
+    plan = make_plan(options)
+    assert fit_to_context(plan, options, preflight(None)) is plan
+    assert fit_to_context(plan, options, preflight(2048)) is plan
+
+
+def test_a_plan_over_the_context_is_refused_or_treated_as_asked() -> None:
+    options = RunOptions(rate=20.0)
+    plan = make_plan(options)
+    with pytest.raises(UsageError, match=r"longer than the context of m \(100 tokens\).*--over-context"):
+        fit_to_context(plan, options, preflight(100))
+    for policy, count in (("clip", len(plan)), ("drop", None), ("resample", len(plan))):
+        fitted = fit_to_context(plan, replace(options, over_context=policy), preflight(100))
+        assert int((fitted.prompt_tokens + fitted.output_tokens).max()) <= 100
+        assert count in (None, len(fitted))
+        assert sum(fitted.source["limits"].values()) > 0
