@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 SANDWICH_TRIES = 9
 STEP_NS = 200_000  # a change of the offset beyond this is a step of the wall clock, not noise
-SPIN_NS = 120_000  # ring this much early and spin: a sleeping core takes some 70 us to wake
+SPIN_NS = 100_000  # ring this much early and spin: a sleeping core takes some 70 us to wake
 
 ReadClock = Callable[[], int]
 

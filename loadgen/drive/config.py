@@ -17,12 +17,15 @@ class DriveConfig:
 
     endpoint: a name of `ENDPOINTS`, or an endpoint that knows more of its server.
     prompt_offset: tokens that the target adds to every prompt (template, BOS); taken off the words sent.
+    more_urls: further targets that share the load, by turns of the index or to the least busy.
     workers: load processes; None chooses by the plan and the processors. pin: the processors they may use.
     max_in_flight: a cap; requests above it leave late and are charged for it. concurrency: a closed loop, in
     which a request is due when one before it ends, whatever its arrival in the plan.
     """
 
     url: str
+    more_urls: tuple[str, ...] = ()
+    balance: str = "round-robin"  # or least-in-flight
     endpoint: str | Endpoint = "completions"
     model: str
     headers: tuple[tuple[str, str], ...] = ()

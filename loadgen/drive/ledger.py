@@ -20,9 +20,11 @@ from loadgen.records import Outcome, RequestRecord
 from loadgen.transport.base import Exchange
 
 MAX_KEPT_BYTES = 64 << 20
+EXCHANGE_BYTES = 1_200  # what a request costs beside its chunks (measured)
 STAMP_BYTES = 100  # what a chunk costs beside its bytes: an object header, two ints and three list slots
 MAX_SAMPLES = 256  # of each kind between two reports
-FIRST_GUESS_NS_PER_BYTE = 10.0
+FIRST_GUESS_NS_PER_BYTE = 50.0
+SLOWER, FASTER = 1.08, 0.98  # settles where four of five take less; one that lost its CPU moves it no further
 BATCH_ROWS = 64
 BATCH_STAMPS = 8_192
 MAX_BATCH_STAMPS = 65_536  # written at once whatever is due
@@ -86,7 +88,7 @@ class Ledger:
 
     def add(self, exchange: Exchange) -> None:
         """Take a finished exchange; parse the oldest at once where too much is kept."""
-        num_bytes = sum(map(len, exchange.chunks)) + STAMP_BYTES * (len(exchange.chunks) + 1)
+        num_bytes = sum(map(len, exchange.chunks)) + STAMP_BYTES * len(exchange.chunks) + EXCHANGE_BYTES
         self._finished.append((exchange, num_bytes))
         self._kept_bytes += num_bytes
         while self._kept_bytes > MAX_KEPT_BYTES:
@@ -115,7 +117,8 @@ class Ledger:
         self._batch(record, begun_ns)
         self.tally.add(record)
         self.num_events += len(record.chunk_ns)
-        self._ns_per_byte += 0.1 * ((now_ns() - begun_ns) / num_bytes - self._ns_per_byte)
+        is_slower = now_ns() - begun_ns > num_bytes * self._ns_per_byte
+        self._ns_per_byte *= SLOWER if is_slower else FASTER
 
     def parse_all(self) -> None:
         """Make every exchange a row."""

@@ -196,8 +196,9 @@ def drive(
 
 def _tasks(plan: Plan, config: DriveConfig, folder: Path) -> list[Task]:
     # a proxy looks names up itself, so that only our own sockets need an address
-    target = resolve_target(config.url) if config.transport == "raw" else parse_target(config.url)
-    if target.scheme == "https":
+    resolve = resolve_target if config.transport == "raw" else parse_target
+    targets = tuple(map(resolve, (config.url, *config.more_urls)))
+    if any(target.scheme == "https" for target in targets):
         client_context(config.ca_file, verify=config.verify)  # an unusable file ends it here
     num_workers = choose_workers(plan, config)
     caps = split_limit(config.max_in_flight, num_workers)
@@ -206,7 +207,7 @@ def _tasks(plan: Plan, config: DriveConfig, folder: Path) -> list[Task]:
         Task(
             share=share,
             config=config,
-            target=target,
+            targets=targets,
             folder=folder,
             limit=caps[share.worker],
             concurrency=slots[share.worker],

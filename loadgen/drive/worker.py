@@ -31,6 +31,7 @@ from loadgen.endpoints import ENDPOINTS
 from loadgen.endpoints.base import Endpoint
 from loadgen.interpret import PlanRow, has_token_since, to_record
 from loadgen.records import RequestRecord
+from loadgen.redaction import redact, secrets_of
 from loadgen.row_stream import RowWriter, stream_path
 from loadgen.transport.base import End, Exchange, Transport, TransportConfig
 from loadgen.transport.sockets import Target
@@ -41,8 +42,8 @@ REPORT_NS = 250_000_000
 CLOCK_NS = 1_000_000_000
 COLLECT_NS = 10_000_000_000
 COLLECT_MOMENT_NS = 30_000_000  # idle for at least this long before the garbage collector may run
-IDLE_MOMENT_NS = 1_000_000  # beside what the work itself takes
-RENDER_NS = 200_000
+IDLE_MOMENT_NS = 200_000  # beside what the work itself takes
+RENDER_NS = 100_000
 MAX_BURST = 32  # requests sent between two looks at the sockets
 
 STOPPED = "the run was stopped"
@@ -54,7 +55,7 @@ class Task:
 
     share: Share
     config: DriveConfig
-    target: Target
+    targets: tuple[Target, ...]
     folder: Path
     limit: int | None
     concurrency: int | None
@@ -132,6 +133,7 @@ class LoadProcess:
             lambda position: self._transport.render(self._request_id(position), bodies.body(position)),
             len(share),
         )
+        self._secrets = secrets_of(dict(config.headers))
         self._ledger = Ledger(self._to_record, rows)
         self._live: dict[int, Exchange] = {}
         self._deadlines = Deadlines(_timeouts(config), self._live, self._has_token_since)
@@ -310,7 +312,10 @@ class LoadProcess:
             prompt_tokens=int(share.prompt_tokens[at]),
             output_tokens=int(share.output_tokens[at]),
         )
-        return record_of(exchange, self._endpoint, self._epoch_ns, row)
+        record = record_of(exchange, self._endpoint, self._epoch_ns, row)
+        if record.error:
+            record.error = redact(record.error, self._secrets)
+        return record
 
     def _has_token_since(self, exchange: Exchange, first_chunk: int) -> bool:
         return has_token_since(exchange.chunks, first_chunk, self._endpoint)
@@ -360,23 +365,31 @@ def resolve_endpoint(endpoint: str | Endpoint) -> Endpoint:
 def open_transport(task: Task, endpoint: Endpoint, on_end: Callable[[Exchange], None]) -> Transport:
     """The transport that the configuration names."""
     config = task.config
-    transport_config = TransportConfig(
-        url=config.url,
-        target=task.target,
-        path=endpoint.path,
-        headers=config.headers,
-        fresh_connections=config.fresh_connections,
-        connect_timeout_s=config.connect_timeout_s,
-        verify_tls=config.verify,
-        ca_file=config.ca_file,
-    )
+    transport_configs = [
+        TransportConfig(
+            url=url,
+            target=target,
+            path=endpoint.path,
+            headers=config.headers,
+            fresh_connections=config.fresh_connections,
+            connect_timeout_s=config.connect_timeout_s,
+            verify_tls=config.verify,
+            ca_file=config.ca_file,
+        )
+        for url, target in zip((config.url, *config.more_urls), task.targets, strict=True)
+    ]
     if config.transport == "httpx":
         from loadgen.transport.httpx_transport import HttpxTransport
 
-        return HttpxTransport(transport_config, on_end)
+        return HttpxTransport(transport_configs[0], on_end)
+    if len(transport_configs) > 1:
+        from loadgen.transport.spread import SpreadTransport
+
+        is_least_busy = config.balance == "least-in-flight"
+        return SpreadTransport(transport_configs, on_end, prefers_least_busy=is_least_busy)
     from loadgen.transport.raw import RawTransport
 
-    return RawTransport(transport_config, on_end)
+    return RawTransport(transport_configs[0], on_end)
 
 
 def _timeouts(config: DriveConfig) -> Timeouts:

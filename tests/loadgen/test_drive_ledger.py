@@ -76,11 +76,30 @@ def test_nothing_is_done_in_a_moment_too_short_for_it() -> None:
     assert ledger.idle_work(LONG_NS) == ledger.parse_one
 
 
+def test_one_slow_answer_does_not_stop_the_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, _ = make()
+    clock = iter(range(0, 10**15, 10_000))  # every reading 10 us after the one before
+    monkeypatch.setattr(ledger_module, "now_ns", lambda: next(clock))
+    for index in range(200):
+        ledger.add(exchange_of(index))
+    for _ in range(150):
+        ledger.parse_one()
+    assert ledger.idle_work(100_000) is not None
+    monkeypatch.setattr(ledger_module, "now_ns", lambda: next(clock) * 10_000)  # the CPU is lost for 100 ms
+    ledger.parse_one()
+    ledger.flush()
+    assert ledger.idle_work(100_000) is not None
+    for _ in range(40):
+        ledger.parse_one()
+    ledger.flush()
+    assert ledger.idle_work(100_000) is None  # every one is slow: the estimate follows
+
+
 def test_beyond_the_bound_the_oldest_is_parsed_at_once_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_module, "MAX_KEPT_BYTES", 2_000)
+    monkeypatch.setattr(ledger_module, "MAX_KEPT_BYTES", 4_000)
     ledger, rows = make()
     for index in range(4):
-        ledger.add(exchange_of(index))  # 700 bytes each with what a chunk costs
+        ledger.add(exchange_of(index))  # 1,800 bytes each with what request and chunks cost
     assert rows.pending == [0, 1]
     assert ledger.num_parsed_under_load == 2
 
