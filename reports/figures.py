@@ -68,7 +68,7 @@ FIGURES: dict[str, FigureSpec] = {
     "requests": FigureSpec(
         title="Requests on a time line",
         caption="One bar a request, from its scheduled instant to its end, in the lowest free lane; a cross "
-        f"marks a failure. A long run shows the {times.MAX_BARS} requests around the slowest first token.",
+        "marks a failure. Of a long run: those around the slowest first token.",
         draw=times.draw_requests,
     ),
     "ttft_over_time": FigureSpec(

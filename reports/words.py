@@ -140,7 +140,7 @@ def context_lines(manifest: Json, summary: Json) -> list[tuple[str, str]]:
     """Name and say what the figures rest on: window, arrivals, trace, engine, target; only what is known."""
     slo = summary.get("slo") or {}
     lines = [
-        *(("objective", _objective(target)) for target in slo.get("targets") or [] if target["statistic"]),
+        *(("SLO", _objective(target)) for target in slo.get("targets") or [] if target["statistic"]),
         ("goodput", _goodput(slo)),
         ("window", _window(summary.get("window") or {})),
         ("arrivals", _arrivals(summary.get("arrivals") or {})),
@@ -220,7 +220,8 @@ def _trace(trace: Json) -> str:
     if not rows:
         return ""
     dropped = (rows.get("dropped") or {}).items()
-    lost = "; ".join(f"{format_count(n)} dropped: {reason}" for reason, n in dropped if n) or "none dropped"
+    reasons = [f"{format_count(n)} dropped: {reason.replace('_', ' ')}" for reason, n in dropped if n]
+    lost = "; ".join(reasons) or "none dropped"
     parts = [
         str(trace.get("format", "unknown format")),
         f"{format_count(rows.get('kept'))} of {format_count(rows.get('read'))} rows kept ({lost})",

@@ -23,6 +23,7 @@ MAX_CURVE_POINTS = 300
 NUM_TIME_BINS = 100
 MIN_TIME_BIN_S = 0.1
 NUM_GAP_BINS = 40
+MAX_SPANS_ACROSS = 150
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -193,12 +194,21 @@ def failure_times(columns: Columns) -> Floats:
 
 
 def request_spans(columns: Columns, max_requests: int) -> Spans:
-    """Sent requests in order of arrival; of more than max_requests, those around the slowest first token."""
+    """Sent requests in order of arrival, around the slowest first token where not all can be told apart.
+
+    Shown are at most max_requests, and of short requests in a long run those within MAX_SPANS_ACROSS of their
+    typical durations: a bar has to be wide enough to be seen.
+    """
     sent = np.flatnonzero(~np.isnan(columns.sent_ns))
-    if len(sent) > max_requests:
-        ttft = np.nan_to_num((columns.first_token_ns - columns.scheduled_ns)[sent], nan=-1.0)
-        first = int(np.clip(ttft.argmax() - max_requests // 2, 0, len(sent) - max_requests))
-        sent = sent[first : first + max_requests]
+    sent = sent[np.argsort(columns.scheduled_ns[sent], kind="stable")]
+    if len(sent):
+        scheduled = columns.scheduled_ns[sent]
+        ttft = np.nan_to_num(columns.first_token_ns[sent] - scheduled, nan=-1.0)
+        slowest = int(ttft.argmax())
+        reach_ns = MAX_SPANS_ACROSS / 2 * float(np.median(columns.ended_ns[sent] - scheduled))
+        near = np.flatnonzero(np.abs(scheduled - scheduled[slowest]) <= reach_ns)
+        first = int(np.clip(slowest - max_requests // 2, near[0], max(near[-1] + 1 - max_requests, near[0])))
+        sent = sent[first : min(first + max_requests, int(near[-1]) + 1)]
     end = columns.ended_ns[sent]
     first_token = columns.first_token_ns[sent]
     return Spans(

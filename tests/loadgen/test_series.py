@@ -158,7 +158,16 @@ def test_spans_of_a_long_run_surround_the_slowest_first_token() -> None:
     assert len(spans.start_s) == 10
     assert spans.start_s[0] <= 80 <= spans.start_s[-1]
     assert np.all(spans.end_s > spans.first_token_s)
-    assert len(series.request_spans(columns, 1000).start_s) == 100
+    # 110 ms each: of 100 s, those within 8.25 s of the slowest can be told apart
+    wide = series.request_spans(columns, 1000)
+    assert (wide.start_s[0], wide.start_s[-1]) == (72.0, 88.0)
+
+
+def test_spans_of_a_short_run_are_all_of_it() -> None:
+    columns = columns_of(rows_of(*(record(index, [(index + 3) * 1_000_000_000]) for index in range(5))))
+    assert len(series.request_spans(columns, 10).start_s) == 5
+    unsent = columns_of(rows_of(record(0, [], outcome=Outcome.UNSENT, sent_ns=None)))
+    assert len(series.request_spans(unsent, 10).start_s) == 0
 
 
 def test_failures_are_grouped_by_kind_and_words() -> None:

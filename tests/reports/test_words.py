@@ -96,7 +96,7 @@ def test_objectives_goodput_stamps_and_server_are_told() -> None:
     stamps = {"source": "kernel", "exact_fraction": 0.88, "uncertainty_p99_s": 0.0112}
     server = {"histograms": {"ttft_s": {"explanation": "our mean is 2 ms above the server's"}, "queue_s": {}}}
     assert words.context_lines({}, summary(slo=slo, stamps=stamps, server=server)) == [
-        ("objective", "ttft.p99 275 ms, limit 500 ms: met"),
+        ("SLO", "ttft.p99 275 ms, limit 500 ms: met"),
         ("goodput", "18.2 /s: 93 % of all requests had e2e within 1.00 s"),
         ("stamps", "from the kernel, 88 % exact, uncertain by 11.2 ms at p99"),
         ("server", "TTFT: our mean is 2 ms above the server's"),
