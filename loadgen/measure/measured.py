@@ -130,4 +130,5 @@ def described_workload(run: Run) -> dict[str, Any]:
     stated = run.plan_source.get("workload")
     if not stated:
         return {}
-    return {item.name: item.default for item in fields(Workload)} | stated
+    defaults: dict[str, Any] = {item.name: item.default for item in fields(Workload)}
+    return {**defaults, **stated}

@@ -28,7 +28,11 @@ P99_OF_TTFT = Objective(metric="ttft_s", statistic="p99", limit=float("inf"))
 def summarize(run: Run, options: MeasureOptions | None = None) -> dict[str, Any]:
     """Compute summary.json of a run; options default to those in its manifest."""
     options = options or MeasureOptions.of(run.manifest)
-    measured = measure(run, options)
+    return summarize_measured(run, measure(run, options), options)
+
+
+def summarize_measured(run: Run, measured: Measured, options: MeasureOptions) -> dict[str, Any]:
+    """Compute summary.json of a run that has been measured."""
     metrics = measured.metrics()
     arrivals = judge_arrivals(
         measured.columns, measured.workload, measured.window.end_ns, is_open_loop=options.is_open_loop

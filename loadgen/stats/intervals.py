@@ -24,6 +24,7 @@ NUM_SECTIONS = 10
 MIN_TAIL_EVENTS = 10
 LEVELS = (0.5, 0.75, 0.9)
 CONFIDENCE = 0.95
+NORMAL_95 = 1.959964
 WIDENING = 5.0  # sections of few tail events agree by chance; chosen by coverage on queues
 METHOD = "95 %, sectioning (10 sections, log scale)"
 
@@ -144,6 +145,28 @@ def quantile_intervals(pool: Pool, qs: Sequence[float]) -> dict[float, QuantileI
 def quantile_interval(pool: Pool, q: float) -> QuantileInterval:
     """The interval for one quantile."""
     return quantile_intervals(pool, [q])[q]
+
+
+def mean_interval(pool: Pool) -> tuple[float, float] | None:
+    """A 95 % interval for the mean of all values; None with too few independent ones.
+
+    The mean is a ratio of sums over requests, its variance that of the residuals times their autocorrelation
+    time.
+    """
+    sizes = pool.sizes()
+    total = float(sizes.sum())
+    if total == 0 or len(sizes) < 2 * NUM_SECTIONS:
+        return None
+    mean = float(np.average(pool.values, weights=pool.weights))
+    weighted = (pool.values - mean) * (1 if pool.weights is None else pool.weights)
+    has_values = np.diff(pool.offsets) > 0
+    residuals = np.zeros(len(sizes))
+    residuals[has_values] = np.add.reduceat(weighted, pool.offsets[:-1][has_values])
+    tau = autocorrelation_time(residuals)
+    if len(sizes) / tau < MIN_TAIL_EVENTS:
+        return None
+    half = NORMAL_95 * float(np.sqrt(residuals @ residuals * tau)) / total
+    return mean - half, mean + half
 
 
 def _withheld(n_eff: float, q: float) -> QuantileInterval:
