@@ -199,11 +199,13 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """value: None without samples. num_tail_events: of a percentile, what it rests on; None for other
-    figures.
+    """value: None without samples. num_tail_events: of a percentile, what it rests on; None for others.
+
+    is_on_failure: a percentile with failures that is infinite, for it falls on one.
     """
 
     value: float | None
+    is_on_failure: bool = False
     interval: tuple[float, float] | None = None
     num_tail_events: float | None = None
 
