@@ -123,6 +123,8 @@ def check_target_flags(options: RunOptions) -> None:
         base_url(target)
     parse_headers(options.header)
     parse_fields(options.field)
+    if len(options.target) > 1 and options.transport.value == "httpx":
+        raise UsageError("--transport httpx takes one --target; several need --transport raw")
     if options.ready_url is not None and options.cmd is None:
         raise UsageError("--ready-url belongs to --cmd: it says when the server that --cmd starts is ready")
     if options.cmd is not None and options.ready_url is None:

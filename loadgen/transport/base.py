@@ -91,7 +91,9 @@ class TransportCounts:
 class Transport(Protocol):
     """Sends requests and fills their exchanges; calls `on_end` (given at the start) once for each."""
 
-    counts: TransportCounts
+    @property
+    def counts(self) -> TransportCounts:
+        """What it has done so far."""
 
     def render(self, request_id: str, body: bytes) -> bytes:
         """Make, ahead of time, what `send` will hand to the network."""

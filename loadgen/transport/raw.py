@@ -141,6 +141,10 @@ class RawTransport:
             return connection
         return None
 
+    def fileno(self) -> int:
+        """Readable when `wait` has something to do."""
+        return self._poller.fileno()
+
     def end(self, exchange: Exchange, end: End, error: str) -> None:
         """Give a live exchange up and close its connection."""
         self._live[exchange.index].finish(end, error)

@@ -166,6 +166,7 @@ class Poller(Protocol):
     def modify(self, fd: int, eventmask: int, /) -> None: ...
     def unregister(self, fd: int, /) -> None: ...
     def poll(self, timeout: float | None = ...) -> list[tuple[int, int]]: ...
+    def fileno(self) -> int: ...
     def close(self) -> None: ...
 
 
@@ -186,6 +187,9 @@ class SelectorPoller:
 
     def poll(self, timeout: float | None = None) -> list[tuple[int, int]]:
         return [(key.fd, _from_selector(mask)) for key, mask in self._selector.select(timeout)]
+
+    def fileno(self) -> int:
+        return self._selector.fileno()
 
     def close(self) -> None:
         self._selector.close()
