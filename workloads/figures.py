@@ -37,6 +37,16 @@ def arrival_figures(arrival_ns: NDArray[np.int64]) -> dict[str, float | None]:
     }
 
 
+def minute_figures(arrival_ns: NDArray[np.int64]) -> dict[str, float] | None:
+    """How uneven whole minutes are: variance over mean of their counts (Poisson: 1), peak over mean."""
+    num_minutes = int(arrival_ns[-1] // 60_000_000_000) if len(arrival_ns) else 0
+    if num_minutes < 3:
+        return None
+    counts = np.bincount(arrival_ns // 60_000_000_000)[:num_minutes]
+    mean = float(counts.mean())
+    return {"variance_to_mean": float(counts.var()) / mean, "peak_to_mean": float(counts.max()) / mean}
+
+
 def workload_figures(
     arrival_ns: NDArray[np.int64], input_tokens: Ints, output_tokens: Ints
 ) -> dict[str, Any]:

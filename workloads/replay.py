@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workloads.errors import WorkloadError
-from workloads.figures import workload_figures
+from workloads.figures import minute_figures, workload_figures
 from workloads.laws import to_tokens
 from workloads.limits import NO_LIMIT, ContextLimit
 from workloads.plan import Plan
@@ -164,6 +164,7 @@ def trace_facts(table: TraceTable) -> dict[str, Any]:
         "notes": list(table.notes),
         "tick_s": tick_ns and tick_ns / 1e9,
         **workload_figures(table.arrival_ns, table.input_tokens, table.output_tokens),
+        "per_minute": minute_figures(table.arrival_ns),
         "prefix": {
             "block_tokens": block_tokens or None,
             "ideal_hit_rate": int(hits.sum()) / total if len(table.blocks) and total else None,

@@ -142,6 +142,11 @@ def inspect(
     if facts["tick_s"]:
         console.print(f"tick      times stand on a grid of {facts['tick_s']:g} s; --dequantize spreads them")
     _draw(console, facts, profile(table.arrival_ns, table.input_tokens, table.output_tokens))
+    if uneven := facts["per_minute"]:
+        console.print(
+            f"minutes   counts have variance over mean {uneven['variance_to_mean']:.3g} (Poisson: 1), "
+            f"peak over mean {uneven['peak_to_mean']:.3g}"
+        )
     if facts["sessions"]:
         console.print(f"sessions  {facts['sessions']:,}")
     if facts["prefix"]["ideal_hit_rate"] is not None:

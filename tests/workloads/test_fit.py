@@ -1,5 +1,6 @@
 """Fits: a fit reproduces what it was fitted to, within stated bounds, and says what it leaves out."""
 
+import gzip
 from collections.abc import Callable
 from pathlib import Path
 
@@ -122,6 +123,18 @@ def test_servegen_becomes_clients(traces: Path) -> None:
     counts = np.sort(np.bincount(plan.class_id))[::-1]
     assert counts[:10].sum() / counts.sum() > 0.75, "a few heavy clients carry the traffic"
     assert plan.source["realised"]["input_tokens"]["p50"] == pytest.approx(208, rel=0.35)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "clients", "top_ten"), [("deepseek-r1", 3111, 73, 0.68), ("mm-image", 2094, 35, 0.83)]
+)
+def test_golden_figures_of_servegen(traces: Path, name: str, rows: int, clients: int, top_ten: float) -> None:
+    path = traces / f"servegen_{name}_clients.csv.gz"
+    workload = load_servegen(path, None, None)
+    assert len(workload.clients) == clients
+    assert len(gzip.decompress(path.read_bytes()).splitlines()) == rows + 1
+    shares = sorted((client.share for client in workload.clients), reverse=True)
+    assert sum(shares[:10]) / sum(shares) == pytest.approx(top_ten, abs=0.006)
 
 
 def test_a_published_servegen_file_has_no_header(write: Callable[[str], Path]) -> None:

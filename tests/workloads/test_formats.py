@@ -194,6 +194,7 @@ def test_golden_figures_of_mooncake(traces: Path) -> None:
     assert facts["rate_per_s"] == pytest.approx(3.40, abs=0.005)
     assert facts["gap_cv"] == pytest.approx(3.03, abs=0.005)
     assert facts["tick_s"] == pytest.approx(3.0, abs=0.003)
+    assert tuple(facts["per_minute"].values()) == pytest.approx((3.0, 1.2), rel=0.05)
     assert facts["prefix"] == {"block_tokens": 512, "ideal_hit_rate": pytest.approx(0.374, abs=0.0005)}
     assert tuple(facts["input_tokens"].values()) == pytest.approx(
         (12035, 6909, 27367, 85400, 126195), abs=0.5

@@ -32,10 +32,10 @@ def test_the_example_is_read_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "rows", "rate", "cv", "inputs", "outputs"),
+    ("name", "rows", "rate", "cv", "minutes", "inputs", "outputs"),
     [
-        ("conv", 19_366, 5.53, 1.09, (1155, 1020, 2735, 4142, 14050), (211, 129, 424, 601, 1000)),
-        ("code", 8_819, 2.57, 13.2, (2048, 1469, 5188, 7436, 7437), (27.9, 13, 55, 251, 1899)),
+        ("conv", 19_366, 5.53, 1.09, (16, 1.5), (1155, 1020, 2735, 4142, 14050), (211, 129, 424, 601, 1000)),
+        ("code", 8_819, 2.57, 13.2, (164, 4.2), (2048, 1469, 5188, 7436, 7437), (27.9, 13, 55, 251, 1899)),
     ],
 )
 def test_golden_figures_of_the_azure_traces(
@@ -44,6 +44,7 @@ def test_golden_figures_of_the_azure_traces(
     rows: int,
     rate: float,
     cv: float,
+    minutes: tuple[float, float],
     inputs: tuple[float, ...],
     outputs: tuple[float, ...],
 ) -> None:
@@ -51,6 +52,7 @@ def test_golden_figures_of_the_azure_traces(
     assert found["rows"] == {"read": rows, "kept": rows, "dropped": {}}
     assert round(found["rate_per_s"], 2) == rate
     assert found["gap_cv"] == pytest.approx(cv, abs=0.05 if cv > 2 else 0.005)
+    assert tuple(found["per_minute"].values()) == pytest.approx(minutes, rel=0.05)
     for column, golden in (("input_tokens", inputs), ("output_tokens", outputs)):
         assert tuple(found[column].values()) == pytest.approx(golden, abs=0.51)
 
