@@ -13,6 +13,8 @@ from reference_engine.sequence import FinishReason, Sequence, Status
 from reference_engine.step import Constraint, Emission, Scheduled, StepPlan
 from reference_engine.tokenizer import EOS_ID
 
+STAND_IN = 1  # a token where nobody computes which
+
 
 class UnservableError(ValueError):
     """A request that could never be finished, refused on arrival."""
@@ -146,6 +148,7 @@ class Scheduler:
             self._free_host(sequence)
             sequence.status = Status.RUNNING
             self.state.running.append(sequence)
+            plan.admitted.append(sequence)
             chunk = self.policy.budget.chunk(sequence, plan.budget, self.state)
             if chunk > 0 and self.tables.grow(sequence.slot, sequence.num_computed + chunk):
                 plan.include(sequence, chunk)
@@ -193,6 +196,7 @@ class Scheduler:
         sequence.high_water = max(sequence.high_water, sequence.num_computed)
         sequence.status = Status.RUNNING
         state.running.append(sequence)
+        plan.admitted.append(sequence)
         plan.include(sequence, chunk)
         return None
 
@@ -263,6 +267,65 @@ class Scheduler:
         for observer in self.policy.observers:
             observer.observe(plan, emissions, self.state)
         return emissions
+
+    def steady_steps(self, plan: StepPlan) -> int:
+        """Return how many more steps are sure to be `plan` again, each a token later; it has just run.
+
+        Sure: every resident decodes, nobody ends, no block is missing, and what kept the first waiting
+        request out still does. A request that arrives ends the certainty.
+        """
+        state = self.state
+        if plan.prefills or plan.preempted or plan.admitted or state.swapped:
+            return 0
+        if not plan.scheduled or len(plan.scheduled) != len(state.running):
+            return 0
+        if len(state.waiting) and not self._is_lasting(plan.blocked):
+            return 0
+        steps = min([s.num_prompt + s.max_tokens - len(s.tokens) for s in state.running]) - 1
+        while steps > 0 and self._blocks_for_steps(steps) > self.tables.pool.num_free:
+            steps //= 2
+        return steps
+
+    def _is_lasting(self, blocked: Constraint | None) -> bool:
+        """Say whether a refusal stands as long as all that happens is that residents decode."""
+        policy = self.policy
+        match blocked:
+            case Constraint.SLOT:
+                return not self.tables.is_sharing
+            case Constraint.BUDGET:
+                return not policy.observers and not self.tables.is_sharing
+            case Constraint.MEMORY:
+                is_plain = not policy.observers and not self.tables.is_sharing
+                return is_plain and policy.admission.is_refusal_lasting
+            case Constraint.POLICY:
+                return policy.is_batch_held
+        return False
+
+    def _blocks_for_steps(self, num_steps: int) -> int:
+        """Return the blocks that the residents take in this many steps; an upper bound where it is enough."""
+        running, missing = self.state.running, self.tables.blocks_missing
+        bound = len(running) * (num_steps // self.config.block_tokens + 1)
+        if bound <= self.tables.pool.num_free:
+            return bound
+        return sum(max(0, missing(s.slot, s.num_computed + num_steps)) for s in running)
+
+    def repeat(self, plan: StepPlan, num_steps: int) -> None:
+        """Take in that `plan` ran so many times more; at most `steady_steps` of it."""
+        tables, padding = self.tables, [STAND_IN] * num_steps
+        for sequence in self.state.running:
+            computed = sequence.num_computed + num_steps
+            grew = tables.grow(sequence.slot, computed)
+            assert grew, f"{sequence} ran out of memory in a repeated step"
+            sequence.tokens += padding
+            sequence.num_computed = sequence.high_water = computed
+            if tables.is_sharing:
+                tables.learn(sequence.slot, sequence.tokens, computed)
+        self.state.decodes_since_prefill += num_steps
+        if self.policy.observers:
+            emissions = [Emission(sequence, STAND_IN, None) for sequence in self.state.running]
+            for _ in range(num_steps):
+                for observer in self.policy.observers:
+                    observer.observe(plan, emissions, self.state)
 
     def _finish_reason(self, sequence: Sequence, token_id: int) -> FinishReason | None:
         if token_id == EOS_ID:

@@ -67,13 +67,14 @@ def add_knobs(parser: argparse.ArgumentParser) -> None:
     """Add a flag for every knob of every policy; what is not given keeps the policy's own default."""
     group = parser.add_argument_group("policy knobs")
     for knob in all_knobs().values():
-        where = "all policies" if len(knob.policies) >= len(POLICIES) else ", ".join(knob.policies)
-        shown = "" if knob.default is None else f"; default {knob.default}"
-        options: dict[str, Any] = {"dest": KNOB_PREFIX + knob.name, "help": f"{where}{shown}"}
+        of_some = ", ".join(f"{policy} ({default})" for policy, default in knob.defaults.items())
+        where = "any policy" if len(knob.defaults) == len(POLICIES) else of_some
+        options: dict[str, Any] = {"dest": KNOB_PREFIX + knob.name, "help": where}
         if knob.kind is bool:
             options["action"] = argparse.BooleanOptionalAction
         else:
             options |= {"type": knob.kind, "choices": knob.choices}
+            options["metavar"] = None if knob.choices else knob.kind.__name__.upper()
         group.add_argument(f"--{knob.name.replace('_', '-')}", **options)
 
 

@@ -26,6 +26,27 @@ class Scheduled(NamedTuple):
     num_tokens: int
 
 
+class Load(NamedTuple):
+    """How much a step computes.
+
+    decode_context: tokens that the decodes read, their own included. prefill_seqs: prompts that a part is
+    computed of. prefill_pairs: for each token of such a part the tokens before it, and itself, summed.
+    swap_blocks: blocks copied between device and host.
+    """
+
+    decode_seqs: int = 0
+    decode_context: int = 0
+    prefill_seqs: int = 0
+    prefill_tokens: int = 0
+    prefill_pairs: int = 0
+    swap_blocks: int = 0
+
+
+def pairs_of(num_before: int, num_tokens: int) -> int:
+    """Return the (token, token it attends to) pairs of a chunk that starts after `num_before` tokens."""
+    return num_tokens * num_before + num_tokens * (num_tokens + 1) // 2
+
+
 class Emission(NamedTuple):
     """A token of an answer, and why the answer ends with it where it does."""
 
@@ -38,6 +59,7 @@ class Emission(NamedTuple):
 class StepPlan:
     """One decision. budget: tokens left to give out.
 
+    prefills: the entries of `scheduled` that are not decodes. admitted: who became resident, new or back.
     padding: finished requests whose rows are computed all the same. swap_out, swap_in: (from, to) block pairs
     to copy before anything is computed, device to host and host to device. blocked: what kept the first
     waiting request out, None where nobody was kept out; all behind it wait for their turn.
@@ -45,6 +67,8 @@ class StepPlan:
 
     budget: int
     scheduled: list[Scheduled] = field(default_factory=list)
+    prefills: list[Scheduled] = field(default_factory=list)
+    admitted: list[Sequence] = field(default_factory=list)
     padding: list[Scheduled] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
     swap_out: list[tuple[int, int]] = field(default_factory=list)
@@ -54,20 +78,45 @@ class StepPlan:
     num_prefill_tokens: int = 0
 
     def include(self, sequence: Sequence, num_tokens: int) -> None:
-        self.scheduled.append(Scheduled(sequence, num_tokens))
-        self._count(sequence, num_tokens)
+        entry = Scheduled(sequence, num_tokens)
+        self.scheduled.append(entry)
+        self.budget -= num_tokens
+        if sequence.is_decoding:
+            self.num_decodes += 1
+        else:
+            self.num_prefill_tokens += num_tokens
+            self.prefills.append(entry)
 
     def withdraw(self, sequence: Sequence) -> None:
         """Take a request that is about to be evicted out of the step, if it is in it."""
         for i, entry in enumerate(self.scheduled):
             if entry.sequence is sequence:
                 del self.scheduled[i]
-                self._count(sequence, -entry.num_tokens)
+                self.budget += entry.num_tokens
+                if entry in self.prefills:
+                    self.prefills.remove(entry)
+                    self.num_prefill_tokens -= entry.num_tokens
+                else:
+                    self.num_decodes -= 1
                 return
 
-    def _count(self, sequence: Sequence, num_tokens: int) -> None:
-        self.budget -= num_tokens
-        if sequence.is_decoding:
-            self.num_decodes += num_tokens
-        else:
-            self.num_prefill_tokens += num_tokens
+    def load(self) -> Load:
+        """Return how much the step computes, as things stand before it; padding counts as decodes."""
+        num_decodes = len(self.scheduled) + len(self.padding) - len(self.prefills)
+        context = num_decodes
+        for sequence, _ in self.scheduled:
+            context += sequence.num_computed
+        for sequence, _ in self.padding:
+            context += sequence.num_computed
+        pairs = 0
+        for sequence, num_tokens in self.prefills:
+            context -= sequence.num_computed
+            pairs += pairs_of(sequence.num_computed, num_tokens)
+        return Load(
+            num_decodes,
+            context,
+            len(self.prefills),
+            self.num_prefill_tokens,
+            pairs,
+            len(self.swap_in) + len(self.swap_out),
+        )

@@ -85,29 +85,27 @@ def override(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
-    """A keyword parameter of one or more policies. kind: int, float, bool or str."""
+    """A keyword parameter of one or more policies.
+
+    kind: int, float, bool or str. defaults: by policy; None where the policy has an answer of its own.
+    """
 
     name: str
     kind: type
     choices: tuple[str, ...] | None
-    default: Any
-    policies: tuple[str, ...]
+    defaults: dict[str, Any]
 
 
 def all_knobs() -> dict[str, Knob]:
     """Return every knob by name; those of `override` belong to all policies."""
-    knobs = {name: replace(knob, policies=tuple(POLICIES)) for name, knob in _knobs_of(override).items()}
-    for policy_name, factory in POLICIES.items():
-        for name, knob in _knobs_of(factory).items():
-            if name in knobs:
-                knob = replace(knobs[name], policies=(*knobs[name].policies, policy_name))
-            else:
-                knob = replace(knob, policies=(policy_name,))
-            knobs[name] = knob
+    knobs: dict[str, Knob] = {}
+    for policy, factory in POLICIES.items():
+        for knob in [*_knobs_of(override, policy).values(), *_knobs_of(factory, policy).values()]:
+            knobs.setdefault(knob.name, knob).defaults.update(knob.defaults)
     return knobs
 
 
-def _knobs_of(factory: Callable[..., Policy]) -> dict[str, Knob]:
+def _knobs_of(factory: Callable[..., Policy], policy: str) -> dict[str, Knob]:
     hints = get_type_hints(factory)
     found: dict[str, Knob] = {}
     for parameter in inspect.signature(factory).parameters.values():
@@ -121,8 +119,7 @@ def _knobs_of(factory: Callable[..., Policy]) -> dict[str, Knob]:
             name=parameter.name,
             kind=str if choices else hint,
             choices=choices,
-            default=parameter.default,
-            policies=(),
+            defaults={policy: parameter.default},
         )
     return found
 
@@ -132,7 +129,7 @@ def make_policy(config: EngineConfig) -> Policy:
     factory = POLICIES.get(config.policy)
     if factory is None:
         raise ConfigError(f"unknown policy {config.policy!r}; known policies: {', '.join(POLICIES)}")
-    own, common = _knobs_of(factory), _knobs_of(override)
+    own, common = _knobs_of(factory, config.policy), _knobs_of(override, config.policy)
     for name, value in config.knobs.items():
         _check_knob(name, value, {**common, **own}, config.policy)
     policy = factory(config, **{name: v for name, v in config.knobs.items() if name in own})

@@ -152,7 +152,7 @@ def test_steps_without_progress_are_bounded() -> None:
 
 def draw_knobs(data: st.DataObject, policy: str, swap_tokens: int) -> dict[str, Any]:
     """Draw any combination of the knobs that a policy takes."""
-    known = {name: knob for name, knob in all_knobs().items() if policy in knob.policies}
+    known = {name: knob for name, knob in all_knobs().items() if policy in knob.defaults}
     order = data.draw(st.sampled_from(("fcfs", *ORDERS)))
     knobs: dict[str, Any] = {
         "order": order,

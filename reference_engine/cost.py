@@ -1,0 +1,153 @@
+"""What a step costs: a function of how much it computes, in whole picoseconds.
+
+A model is linear in the load of a step, or the larger of two such sums (memory and compute). Coefficients are
+integers, so that the end of a step is a sum without rounding and a run of steps costs the same however it is
+added up. A profile is a model with its origin: fitted to the step log of a live engine, or computed from data
+sheets until somebody measures.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from reference_engine.config import ConfigError
+from reference_engine.step import Load
+
+PS_PER_NS = 1_000
+PS = {"ps": 1, "ns": 1_000, "us": 1_000_000, "ms": 1_000_000_000, "s": 1_000_000_000_000}
+PROFILES = Path(__file__).parent / "profiles"
+PROFILE_SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """Picoseconds for each unit of a load. mixed: once, where decodes and prompts share a step."""
+
+    base: int = 0
+    per_decode: int = 0
+    per_context: int = 0
+    per_prompt: int = 0
+    per_token: int = 0
+    per_pair: int = 0
+    mixed: int = 0
+
+    def cost_ps(self, load: Load) -> int:
+        cost = self.base + self.per_decode * load.decode_seqs + self.per_context * load.decode_context
+        if load.prefill_seqs:
+            cost += self.per_prompt * load.prefill_seqs + self.per_token * load.prefill_tokens
+            cost += self.per_pair * load.prefill_pairs
+            if load.decode_seqs:
+                cost += self.mixed
+        return cost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostModel:
+    """Step time: `work`, or the larger of `work` and `bound` where there is a second resource.
+
+    per_swap_block: picoseconds to copy one block to or from the host, never hidden behind the rest.
+    """
+
+    work: Weights
+    bound: Weights | None = None
+    per_swap_block: int = 0
+
+    def cost_ps(self, load: Load) -> int:
+        """Return the time of a step with this load, copies of blocks included; 0 for no load at all."""
+        copies = self.per_swap_block * load.swap_blocks
+        if not load.decode_seqs and not load.prefill_seqs:
+            return copies
+        work = self.work.cost_ps(load)
+        return copies + (work if self.bound is None else max(work, self.bound.cost_ps(load)))
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A cost model and where it comes from; `held_out` is the error on steps that the fit did not see."""
+
+    name: str
+    origin: str
+    work: Weights
+    bound: Weights | None = None
+    per_swap_block: int = 0
+    device: str = ""
+    model: str = ""
+    date: str = ""
+    engine: dict[str, int] = field(default_factory=dict)
+    held_out: dict[str, float] = field(default_factory=dict)
+    notes: str = ""
+    schema_version: int = PROFILE_SCHEMA_VERSION
+
+    @property
+    def cost(self) -> CostModel:
+        return CostModel(work=self.work, bound=self.bound, per_swap_block=self.per_swap_block)
+
+
+def parse_cost(text: str) -> Profile:
+    """Read `affine(...)`, `roofline(...)`, the name of a shipped profile or the path of a profile file.
+
+    base, per_seq, per_token, per_context and per_pair carry units of time; per_seq counts every request in
+    the step. roofline is max(base + per_context, per_seq + per_token + per_pair). ConfigError says what is
+    wrong.
+    """
+    match = re.fullmatch(r"\s*(affine|roofline)\s*\((.*)\)\s*", text, re.DOTALL)
+    if match is None:
+        return load_profile(text)
+    given = _parse_coefficients(match[2], text)
+    per_seq = given.pop("per_seq", 0)
+    every = {**given, "per_decode": per_seq, "per_prompt": per_seq}
+    if match[1] == "affine":
+        return Profile(name=text.strip(), origin="stated", work=Weights(**every))
+    memory = {name: every.pop(name) for name in ("base", "per_context") if name in every}
+    return Profile(name=text.strip(), origin="stated", work=Weights(**memory), bound=Weights(**every))
+
+
+COEFFICIENTS = ("base", "per_seq", "per_token", "per_context", "per_pair", "mixed")
+
+
+def _parse_coefficients(inner: str, whole: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for part in filter(None, (part.strip() for part in inner.split(","))):
+        match = re.fullmatch(r"(\w+)\s*=\s*([0-9]*\.?[0-9]+)\s*([a-z]*)", part)
+        if match is None or match[1] not in COEFFICIENTS:
+            raise ConfigError(
+                f"cost {whole!r}: cannot read {part!r}; write NAME=TIME with {', '.join(COEFFICIENTS)}"
+            )
+        if match[3] not in PS and float(match[2]):
+            raise ConfigError(f"cost {whole!r}: {part!r} needs a unit: {', '.join(PS)}")
+        found[match[1]] = round(float(match[2]) * PS.get(match[3], 0))
+    return found
+
+
+def shipped_profiles() -> list[str]:
+    """Return the names of the profiles that come with the engine."""
+    return sorted(path.stem for path in PROFILES.glob("*.json"))
+
+
+def load_profile(name: str) -> Profile:
+    """Read a shipped profile by name, or any by path; ConfigError says what is wrong with it."""
+    path = PROFILES / f"{name}.json" if name in shipped_profiles() else Path(name)
+    try:
+        profile = msgspec.json.decode(path.read_bytes(), type=Profile)
+    except OSError as error:
+        known = ", ".join(shipped_profiles())
+        raise ConfigError(
+            f"cost {name!r} is not affine(...), not roofline(...), no shipped profile ({known}) and no file"
+            f" that can be read: {error.strerror}"
+        ) from error
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{path} is not a profile: {error}") from error
+    if profile.schema_version > PROFILE_SCHEMA_VERSION:
+        raise ConfigError(f"{path} has schema version {profile.schema_version}: update bench")
+    return profile
+
+
+def as_facts(profile: Profile) -> dict[str, Any]:
+    """Return the profile as plain JSON for manifests and file metadata."""
+    facts: dict[str, Any] = msgspec.to_builtins(profile)
+    facts["work"] = {f.name: getattr(profile.work, f.name) for f in fields(Weights)}
+    return facts
