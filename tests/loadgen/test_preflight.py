@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -46,8 +46,10 @@ def completions(
     return answer
 
 
-@contextmanager
-def server(routes: dict[str, Answer | Callable[[Any], Answer]]) -> Iterator[str]:
+Routes = Mapping[str, Answer | Callable[[Any], Answer]]
+
+
+def make_server(port: int, routes: Routes) -> ThreadingHTTPServer:
     class Handler(BaseHTTPRequestHandler):
         def _answer(self) -> None:
             length = int(self.headers.get("content-length", 0))
@@ -65,7 +67,12 @@ def server(routes: dict[str, Answer | Callable[[Any], Answer]]) -> Iterator[str]
         def log_message(self, *args: object) -> None:
             pass
 
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    return ThreadingHTTPServer(("127.0.0.1", port), Handler)
+
+
+@contextmanager
+def server(routes: Routes) -> Iterator[str]:
+    http = make_server(0, routes)
     thread = threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
