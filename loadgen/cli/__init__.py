@@ -51,12 +51,17 @@ def _root(
 def build() -> Any:
     """Return the click command tree, each flag also readable from `BENCH_<FLAG>`."""
     group = typer.main.get_command(app)
-    for command in getattr(group, "commands", {}).values():
-        for parameter in command.params:
+    _read_environment(group)
+    return group
+
+
+def _read_environment(command: Any) -> None:
+    for inner in getattr(command, "commands", {}).values():
+        _read_environment(inner)
+        for parameter in inner.params:
             if parameter.param_type_name == "option" and parameter.name != "help":
                 parameter.envvar = f"BENCH_{parameter.name.upper()}"
                 parameter.show_envvar = False
-    return group
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

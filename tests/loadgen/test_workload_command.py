@@ -44,6 +44,14 @@ def test_inspect_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]
     assert list(document["output_tokens"]) == ["mean", "p50", "p90", "p99", "max"]
 
 
+def test_flags_are_read_from_the_environment(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BENCH_TRACE_WINDOW", "0:30s")
+    document = strict(run(capsys, "inspect", EXAMPLE, "--json")[0])
+    assert document["rows"]["dropped"]["outside_window"] > 100
+
+
 def test_inspect_tells_ticks_and_sharing(capsys: pytest.CaptureFixture[str], traces_file: Path) -> None:
     out, _ = run(capsys, "inspect", traces_file)
     assert "grid of 3 s; --dequantize" in out

@@ -69,6 +69,12 @@ def test_presets_keep_the_quantiles_of_their_source() -> None:
     assert 9 < sorted(cvs)[4] < 18
 
 
+def test_the_example_is_a_workload() -> None:
+    plan = load_workload(str(Path(__file__).parents[2] / "examples" / "mixed.toml")).plan(1)
+    assert plan.classes == ("people", "assistant", "nightly")
+    assert plan.source["realised"]["rate_per_s"] == pytest.approx(12, rel=0.3)
+
+
 def test_values_as_people_write_them(tmp_path: Path) -> None:
     (tmp_path / "w.toml").write_text(
         'rate_per_s = 3\nduration_s = "2m"\ninput_tokens = 64\ntrace_window = "0:60s"\ntrace = "rows.csv"\n'
