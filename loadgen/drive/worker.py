@@ -387,6 +387,7 @@ def open_transport(task: Task, endpoint: Endpoint, on_end: Callable[[Exchange], 
 
         is_least_busy = config.balance == "least-in-flight"
         return SpreadTransport(transport_configs, on_end, prefers_least_busy=is_least_busy)
+    assert config.transport == "raw", config.transport
     from loadgen.transport.raw import RawTransport
 
     return RawTransport(transport_configs[0], on_end)

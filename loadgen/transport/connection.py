@@ -91,7 +91,7 @@ class Connection:
         elif self.state is State.CONNECTING:
             self.finish_connect()
         else:
-            if mask & POLL_OUT and self.state is State.WRITING:
+            if mask & POLL_OUT:
                 self.write()
             if mask & (POLL_IN | POLL_BROKEN) and self.state is not State.CLOSED:
                 self.read()

@@ -75,6 +75,9 @@ class TlsConnection(Connection):
 
     def write(self) -> None:
         """Encrypt what is unsent and hand the kernel what it takes."""
+        if self.state is State.HANDSHAKING:
+            self.push()
+            return
         if self.unsent:
             self.tls.write(self.unsent)
             self.unsent = self.unsent[:0]

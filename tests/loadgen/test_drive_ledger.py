@@ -99,7 +99,7 @@ def test_beyond_the_bound_the_oldest_is_parsed_at_once_and_counted(monkeypatch: 
     monkeypatch.setattr(ledger_module, "MAX_KEPT_BYTES", 4_000)
     ledger, rows = make()
     for index in range(4):
-        ledger.add(exchange_of(index))  # 1,800 bytes each with what request and chunks cost
+        ledger.add(exchange_of(index))  # 1,920 bytes each with what request and chunks cost
     assert rows.pending == [0, 1]
     assert ledger.num_parsed_under_load == 2
 
