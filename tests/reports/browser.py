@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import Self
 
@@ -37,6 +38,7 @@ addEventListener("load", () => {
   seen.className = "probe";
   seen.textContent = JSON.stringify({
     scroll_width: document.documentElement.scrollWidth, client_width: wide,
+    height: document.documentElement.scrollHeight,
     outside: outside.map(e => e.tagName + "." + e.className), overlaps,
     figures: [...document.querySelectorAll("figure")].filter(
       f => f.querySelector("svg").getBoundingClientRect().height > 100).map(f => f.id),
@@ -53,6 +55,7 @@ class Sighting:
 
     scroll_width: int
     client_width: int
+    height: int
     outside: list[str]
     overlaps: list[str]
     figures: list[str]
@@ -60,7 +63,7 @@ class Sighting:
     console: list[str]
 
 
-def look_at(page: str, widths: Sequence[int], folder: Path) -> list[Sighting]:
+def look_at(page: str, widths: Sequence[int]) -> list[Sighting]:
     """Load a page at several window widths, measure it, and note what it asks of any host."""
     # The page forbids scripts; the probe is ours and comes into a copy without that rule. The copy stands in
     # frames, because a headless window is never narrower than 500 pixels.
@@ -73,7 +76,7 @@ def look_at(page: str, widths: Sequence[int], folder: Path) -> list[Sighting]:
     with _OnePage(f"<!doctype html><body>{''.join(frames)}</body>") as server:
         everywhere = f"--host-resolver-rules=MAP * 127.0.0.1:{server.server_port}"
         address = f"http://page.test:{server.server_port}/page"
-        dom, errors = _run_chromium(address, 1400, folder, everywhere, "--dump-dom", "--hide-scrollbars")
+        dom, errors = _run_chromium(address, 1400, everywhere, "--dump-dom", "--hide-scrollbars")
     seen = [
         json.loads(html.unescape(text))
         for text in re.findall(r'<pre class="probe">(.*?)</pre>', dom, re.DOTALL)
@@ -120,30 +123,24 @@ class _PageHandler(BaseHTTPRequestHandler):
         """Stay silent: `paths` is the log."""
 
 
-def take_screenshot(page: str, width: int, target: Path, *, is_dark: bool = False) -> None:
-    """Draw a page as a PNG, light or dark, tall enough for all of it."""
-    path = target.with_suffix(".html")
-    path.write_text(page, encoding="utf-8")
+def take_screenshot(
+    page: str, width: int, target: Path, *, height: int = 1200, is_dark: bool = False
+) -> None:
+    """Draw a page as a PNG, light or dark."""
     scheme = f"--blink-settings=preferredColorScheme={0 if is_dark else 1}"
-    _run_chromium(
-        path.as_uri(),
-        width,
-        target.parent,
-        scheme,
-        "--hide-scrollbars",
-        f"--screenshot={target}",
-        height=3600,
-    )
+    shot = ("--hide-scrollbars", f"--screenshot={target}")
+    with _OnePage(page) as server:
+        address = f"http://127.0.0.1:{server.server_port}/page"
+        _run_chromium(address, width, scheme, *shot, height=height)
 
 
-def _run_chromium(address: str, width: int, folder: Path, *flags: str, height: int = 1200) -> tuple[str, str]:
+def _run_chromium(address: str, width: int, *flags: str, height: int = 1200) -> tuple[str, str]:
     assert CHROMIUM is not None
     command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-    command += ["--disable-features=NetworkTimeServiceQuerying"]
-    command += [
-        f"--user-data-dir={folder / 'profile'}",
-        f"--window-size={width},{height}",
-        "--enable-logging=stderr",
-    ]
-    done = subprocess.run([*command, *flags, address], capture_output=True, text=True, timeout=60, check=True)
+    command += ["--disable-features=NetworkTimeServiceQuerying", "--enable-logging=stderr"]
+    with TemporaryDirectory() as profile:
+        command += [f"--user-data-dir={profile}", f"--window-size={width},{height}"]
+        done = subprocess.run(
+            [*command, *flags, address], capture_output=True, text=True, timeout=60, check=True
+        )
     return done.stdout, done.stderr

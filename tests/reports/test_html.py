@@ -150,8 +150,8 @@ def test_ten_thousand_requests_fit_in_a_page(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 @pytest.mark.parametrize("name", STORIES)
-def test_a_browser_shows_the_page(pages: dict[str, str], name: str, tmp_path: Path) -> None:
-    for seen in look_at(pages[name], (1280, 390), tmp_path):
+def test_a_browser_shows_the_page(pages: dict[str, str], name: str) -> None:
+    for seen in look_at(pages[name], (1280, 390)):
         assert seen.scroll_width <= seen.client_width
         assert seen.outside == []
         assert seen.overlaps == []
@@ -161,11 +161,11 @@ def test_a_browser_shows_the_page(pages: dict[str, str], name: str, tmp_path: Pa
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
-def test_the_browser_sees_overlap_overflow_and_fetches(tmp_path: Path) -> None:
+def test_the_browser_sees_overlap_overflow_and_fetches() -> None:
     texts = '<text y="20">first</text><text x="9" y="22">second</text>'
     page = f"""<body><figure id="f"><svg viewBox="0 0 200 200">{texts}</svg></figure>
       <div class="wide" style="width: 900px">wide</div><img src="http://far.test/dot.png" alt=""></body>"""
-    (seen,) = look_at(page, (390,), tmp_path)
+    (seen,) = look_at(page, (390,))
     assert seen.overlaps == ["f: first / second"]
     assert "DIV.wide" in seen.outside
     assert seen.scroll_width > seen.client_width

@@ -53,8 +53,8 @@ def test_a_hostile_model_name_is_inert(runs: Path) -> None:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
-def test_a_browser_shows_the_list(runs: Path, tmp_path: Path) -> None:
-    for seen in look_at(render_index(runs), (1280, 390), tmp_path):
+def test_a_browser_shows_the_list(runs: Path) -> None:
+    for seen in look_at(render_index(runs), (1280, 390)):
         assert seen.scroll_width <= seen.client_width
         assert seen.outside == []
         assert seen.fetched == []
