@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from reference_engine.metrics import EngineStatus
 from reference_engine.sequence import FinishReason
 from reference_engine.step import Emission
 from reference_engine.steplog import RequestRow
@@ -53,6 +54,12 @@ class GetLog(msgspec.Struct, frozen=True, tag=True):
     ticket: int
 
 
+class GetStatus(msgspec.Struct, frozen=True, tag=True):
+    """HTTP -> engine: send the queues, the memory and the counters as they stand."""
+
+    ticket: int
+
+
 class Shutdown(msgspec.Struct, frozen=True, tag=True):
     """HTTP -> engine: write the logs and leave."""
 
@@ -88,8 +95,15 @@ class Log(msgspec.Struct, frozen=True, tag=True):
     metadata: dict[str, str]
 
 
-ToEngine = Submit | Cancel | GetLog | Shutdown
-FromEngine = Ready | Tokens | Refused | Log
+class Status(msgspec.Struct, frozen=True, tag=True):
+    """Engine -> HTTP: the answer to GetStatus."""
+
+    ticket: int
+    status: EngineStatus
+
+
+ToEngine = Submit | Cancel | GetLog | GetStatus | Shutdown
+FromEngine = Ready | Tokens | Refused | Log | Status
 
 
 def pack_tokens(emissions: list[Emission]) -> Tokens:

@@ -49,6 +49,22 @@ class ConfigError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DoorConfig:
+    """Admission control; 0 switches a rule off.
+
+    max_waiting: requests in the queue. bucket_tokens, bucket_tokens_per_s: prompt tokens that may come at
+    once, and that may follow. max_wait_s: turn away who would wait longer. drop_after_s: give up on a request
+    that was not started by then.
+    """
+
+    max_waiting: int = 0
+    bucket_tokens: int = 0
+    bucket_tokens_per_s: float = 0.0
+    max_wait_s: float = 0.0
+    drop_after_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """Everything that decides what the engine computes and when.
 
@@ -69,6 +85,7 @@ class EngineConfig:
     max_model_len: int = 2048
     swap_tokens: int = 0
     knobs: dict[str, int | float | bool | str] = field(default_factory=dict)
+    door: DoorConfig = field(default_factory=DoorConfig)
     is_prefix_shared: bool = False
     is_bos_enabled: bool = True
     is_eos_enabled: bool = False

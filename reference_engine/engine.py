@@ -11,8 +11,10 @@ from typing import Protocol
 
 from reference_engine.config import EngineConfig
 from reference_engine.invariants import InvariantChecker
-from reference_engine.scheduler import Scheduler
-from reference_engine.sequence import Sequence
+from reference_engine.door import Door, TurnedAwayError
+from reference_engine.metrics import EngineCounters, EngineStatus
+from reference_engine.scheduler import Scheduler, UnservableError
+from reference_engine.sequence import FinishReason, Sequence
 from reference_engine.step import Emission, StepPlan
 from reference_engine.steplog import RequestRow, StepLog
 
@@ -36,6 +38,8 @@ class Engine:
         self.executor = executor
         self.clock_ns = clock_ns
         self.log = StepLog()
+        self.counters = EngineCounters()
+        self._door = Door(config.door)
         self._checker = InvariantChecker(scheduler) if config.check_invariants else None
 
     @property
@@ -43,15 +47,41 @@ class Engine:
         return self.scheduler.has_work
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a request; raises UnservableError where it could never be finished."""
+        """Queue a request; raises UnservableError where it could never be finished, or TurnedAwayError."""
         sequence.enqueued_ns = self.clock_ns()
+        try:
+            self.scheduler.require_servable(sequence)
+            self._door.check(sequence, self.scheduler.state, sequence.enqueued_ns)
+        except (UnservableError, TurnedAwayError):
+            self.counters.refused += 1
+            raise
         self.scheduler.add(sequence)
 
-    def cancel(self, sequence: Sequence) -> None:
+    def cancel(self, sequence: Sequence, reason: FinishReason = FinishReason.CANCELLED) -> None:
         """Drop a request at once; its blocks are free before the next step."""
         if sequence.finish_reason is None:
-            self.scheduler.cancel(sequence)
+            self.scheduler.cancel(sequence, reason)
             self._record(sequence, self.clock_ns())
+
+    def drop_expired(self) -> list[Sequence]:
+        """Drop the waiting requests whose deadline has passed, and return them."""
+        late = self._door.expired(self.clock_ns())
+        for sequence in late:
+            self.cancel(sequence, FinishReason.EXPIRED)
+        return late
+
+    def status(self) -> EngineStatus:
+        """Return the state of the queues and of memory, and the counters."""
+        state, pool = self.scheduler.state, self.scheduler.tables.pool
+        return EngineStatus(
+            running=len(state.running),
+            waiting=len(state.waiting),
+            swapped=len(state.swapped),
+            blocks_used=pool.num_used,
+            blocks_cached=pool.num_cached,
+            blocks_free=pool.num_free - pool.num_cached,
+            counters=self.counters,
+        )
 
     def step(self) -> list[Emission]:
         """Run one step and return the tokens it emitted."""
@@ -61,9 +91,12 @@ class Engine:
         return self._postprocess(plan, token_ids, start_ns)
 
     def _postprocess(self, plan: StepPlan, token_ids: list[int], start_ns: int) -> list[Emission]:
+        counters = self.counters
         for sequence, _ in plan.scheduled:
             if sequence.first_scheduled_ns is None:
                 sequence.first_scheduled_ns = start_ns
+                counters.queue_time.observe((start_ns - sequence.arrived_ns) / 1e9)
+                counters.cached_tokens += sequence.num_cached
         emissions = self.scheduler.postprocess(plan, token_ids)
         end_ns = self.clock_ns()
         for sequence, _, reason in emissions:
@@ -71,6 +104,11 @@ class Engine:
                 sequence.first_token_ns = end_ns
             if reason is not None:
                 self._record(sequence, end_ns)
+        counters.steps += 1
+        counters.prompt_tokens += plan.num_prefill_tokens
+        counters.output_tokens += len(emissions)
+        counters.preemptions += len(plan.preempted)
+        self._door.observe(plan, end_ns - start_ns)
         state, pool = self.scheduler.state, self.scheduler.tables.pool
         self.log.add(
             start_ns,
@@ -90,4 +128,6 @@ class Engine:
 
     def _record(self, sequence: Sequence, end_ns: int) -> None:
         sequence.finished_ns = end_ns
+        reason = str(sequence.finish_reason)
+        self.counters.finished[reason] = self.counters.finished.get(reason, 0) + 1
         self.log.requests.append(RequestRow.of(sequence))

@@ -21,15 +21,18 @@ from reference_engine.channel import (
     Cancel,
     EngineEnd,
     GetLog,
+    GetStatus,
     Log,
     Ready,
     Refused,
     Shutdown,
+    Status,
     Submit,
     ToEngine,
     pack_tokens,
 )
 from reference_engine.config import EngineConfig
+from reference_engine.door import TurnedAwayError
 from reference_engine.engine import Engine
 from reference_engine.policies import make_policy
 from reference_engine.scheduler import Scheduler, UnservableError
@@ -69,6 +72,11 @@ class EngineLoop:
                 self._take(message)
             if not engine.has_work:
                 continue
+            for sequence in engine.drop_expired():
+                del self._sequences[sequence.handle]
+                end.send(Refused(sequence.handle, 503, "not started before its deadline"))
+            if not engine.has_work:
+                continue
             emissions = engine.step()
             if emissions:
                 end.send(pack_tokens(emissions))
@@ -83,6 +91,8 @@ class EngineLoop:
             case Cancel(handle):
                 if (sequence := self._sequences.pop(handle, None)) is not None:
                     self._engine.cancel(sequence)
+            case GetStatus(ticket):
+                self._end.send(Status(ticket, self._engine.status()))
             case GetLog(ticket):
                 log = self._engine.log
                 steps, metadata = log.steps().tobytes(), log_metadata(self._engine.config)
@@ -111,6 +121,8 @@ class EngineLoop:
             self._engine.add(sequence)
         except UnservableError as error:
             self._end.send(Refused(message.handle, 400, str(error)))
+        except TurnedAwayError as error:
+            self._end.send(Refused(message.handle, 429, str(error)))
         else:
             self._sequences[message.handle] = sequence
 

@@ -43,8 +43,8 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self.state.running or self.state.swapped) or len(self.state.waiting) > 0
 
-    def add(self, sequence: Sequence) -> None:
-        """Queue a new request; raises UnservableError where no schedule could ever finish it."""
+    def require_servable(self, sequence: Sequence) -> None:
+        """Raise UnservableError where no schedule could ever finish the request."""
         if sequence.max_total > self.config.max_model_len:
             raise UnservableError(
                 f"prompt of {sequence.num_prompt} and max_tokens {sequence.max_tokens} exceed the context"
@@ -54,10 +54,13 @@ class Scheduler:
             raise UnservableError(
                 f"{sequence.max_total} tokens can never fit in a KV cache of {self.config.kv_tokens} tokens"
             )
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a new request that is servable."""
         self.num_arrived += 1
         self.state.waiting.add(sequence)
 
-    def cancel(self, sequence: Sequence) -> None:
+    def cancel(self, sequence: Sequence, reason: FinishReason = FinishReason.CANCELLED) -> None:
         """Take a request out, wherever it is, and free its blocks."""
         match sequence.status:
             case Status.FINISHED:
@@ -69,7 +72,7 @@ class Scheduler:
                 self._free_host(sequence)
             case Status.WAITING:
                 self.state.waiting.remove(sequence)
-        self._finish(sequence, FinishReason.CANCELLED)
+        self._finish(sequence, reason)
         self._release_held()
 
     def schedule(self) -> StepPlan:
@@ -268,20 +271,23 @@ class Scheduler:
             observer.observe(plan, emissions, self.state)
         return emissions
 
-    def steady_steps(self, plan: StepPlan) -> int:
-        """Return how many more steps are sure to be `plan` again, each a token later; it has just run.
+    def steady_steps(self, last: StepPlan) -> int:
+        """Return for how many steps after `last` it is certain that every resident computes one token.
 
-        Sure: every resident decodes, nobody ends, no block is missing, and what kept the first waiting
-        request out still does. A request that arrives ends the certainty.
+        Certain: all residents decode, the blocks are there, and nobody else can come in before one of them
+        ends; the last of the steps may end some. A request that arrives ends the certainty.
         """
         state = self.state
-        if plan.prefills or plan.preempted or plan.admitted or state.swapped:
+        num_running = len(state.running)
+        if state.swapped or not num_running or num_running > self.policy.step_tokens:
             return 0
-        if not plan.scheduled or len(plan.scheduled) != len(state.running):
+        if len(state.waiting):
+            has_left = len(last.scheduled) != num_running
+            if has_left or last.prefills or last.preempted or not self._is_lasting(last.blocked):
+                return 0
+        elif not all(s.is_decoding for s in state.running):
             return 0
-        if len(state.waiting) and not self._is_lasting(plan.blocked):
-            return 0
-        steps = min([s.num_prompt + s.max_tokens - len(s.tokens) for s in state.running]) - 1
+        steps = min([s.num_prompt + s.max_tokens - len(s.tokens) for s in state.running])
         while steps > 0 and self._blocks_for_steps(steps) > self.tables.pool.num_free:
             steps //= 2
         return steps
@@ -309,23 +315,37 @@ class Scheduler:
             return bound
         return sum(max(0, missing(s.slot, s.num_computed + num_steps)) for s in running)
 
-    def repeat(self, plan: StepPlan, num_steps: int) -> None:
-        """Take in that `plan` ran so many times more; at most `steady_steps` of it."""
-        tables, padding = self.tables, [STAND_IN] * num_steps
-        for sequence in self.state.running:
+    def repeat(self, num_steps: int) -> list[Sequence]:
+        """Let every resident decode for so many of the steady steps; return those who end with the last."""
+        tables, stand_ins = self.tables, [STAND_IN] * num_steps
+        ended: list[Sequence] = []
+        residents = tuple(self.state.running)
+        for sequence in residents:
             computed = sequence.num_computed + num_steps
-            grew = tables.grow(sequence.slot, computed)
-            assert grew, f"{sequence} ran out of memory in a repeated step"
-            sequence.tokens += padding
+            has_room = tables.grow(sequence.slot, computed)
+            assert has_room, f"{sequence} ran out of memory in a steady step"
+            sequence.tokens += stand_ins
             sequence.num_computed = sequence.high_water = computed
             if tables.is_sharing:
                 tables.learn(sequence.slot, sequence.tokens, computed)
+            if len(sequence.tokens) - sequence.num_prompt == sequence.max_tokens:
+                ended.append(sequence)
         self.state.decodes_since_prefill += num_steps
         if self.policy.observers:
-            emissions = [Emission(sequence, STAND_IN, None) for sequence in self.state.running]
-            for _ in range(num_steps):
-                for observer in self.policy.observers:
-                    observer.observe(plan, emissions, self.state)
+            self._observe_steady(residents, num_steps - 1)
+        for sequence in ended:
+            self._retire(sequence, FinishReason.LENGTH)
+        self._release_held()
+        if self.policy.observers:
+            self._observe_steady(residents, 1)
+        return ended
+
+    def _observe_steady(self, residents: tuple[Sequence, ...], num_steps: int) -> None:
+        plan = StepPlan(budget=0)
+        emissions = [Emission(sequence, STAND_IN, sequence.finish_reason) for sequence in residents]
+        for _ in range(num_steps):
+            for observer in self.policy.observers:
+                observer.observe(plan, emissions, self.state)
 
     def _finish_reason(self, sequence: Sequence, token_id: int) -> FinishReason | None:
         if token_id == EOS_ID:

@@ -21,6 +21,7 @@ class FinishReason(StrEnum):
     LENGTH = "length"  # max_tokens reached
     STOP = "stop"  # the model emitted EOS
     CANCELLED = "cancelled"  # the client went away
+    EXPIRED = "expired"  # its deadline passed before it was started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Literal, assert_never
+from typing import ClassVar, Literal, assert_never
 
 from reference_engine.policies.base import State
 from reference_engine.sequence import Sequence
@@ -25,12 +25,22 @@ class Paged:
     is_whole_prompt: bool = True
     is_taken_at_once: bool = True
     watermark: float = 0.0
+    is_refusal_lasting: ClassVar[bool] = True
 
     def refusal(self, sequence: Sequence, chunk: int, state: State) -> Constraint | None:
         num_tokens = len(sequence.tokens) if self.is_whole_prompt else sequence.num_computed + chunk
         missing = state.tables.blocks_missing(sequence.slot, num_tokens)
+        return Constraint.MEMORY if missing > self.room_blocks(state) else None
+
+    def need_blocks(self, sequence: Sequence, state: State) -> int:
+        num_tokens = len(sequence.tokens)
+        if not self.is_whole_prompt:
+            num_tokens = min(num_tokens, state.config.chunk_tokens)
+        return state.config.blocks_for(num_tokens)
+
+    def room_blocks(self, state: State) -> int:
         spare = int(self.watermark * state.config.num_blocks) if state.running else 0
-        return Constraint.MEMORY if missing > state.num_free_blocks - spare else None
+        return state.num_free_blocks - spare
 
     def reserved_tokens(self, sequence: Sequence, chunk: int, state: State) -> int:  # noqa: ARG002
         is_whole = self.is_whole_prompt and self.is_taken_at_once
@@ -46,6 +56,13 @@ class Reserving:
     """
 
     reserve: Reservation
+    is_refusal_lasting: ClassVar[bool] = True
+
+    def need_blocks(self, sequence: Sequence, state: State) -> int:
+        return state.config.blocks_for(self.reserved_tokens(sequence, 0, state))
+
+    def room_blocks(self, state: State) -> int:
+        return state.num_free_blocks
 
     def refusal(self, sequence: Sequence, chunk: int, state: State) -> Constraint | None:
         missing = state.tables.blocks_missing(sequence.slot, self.reserved_tokens(sequence, chunk, state))
@@ -70,6 +87,15 @@ class PeakMemory:
     With requests by remaining length, the use peaks when one of them ends: at request i, everything held so
     far by it and those longer plus what they add meanwhile. Source: LightLLM's router.
     """
+
+    is_refusal_lasting: ClassVar[bool] = False  # the peak falls while residents decode
+
+    def need_blocks(self, sequence: Sequence, state: State) -> int:
+        return state.config.blocks_for(sequence.max_total) + 1
+
+    def room_blocks(self, state: State) -> int:
+        spare = (state.config.block_tokens - 1) * len(state.running)
+        return (state.config.pool_tokens - peak_tokens(state.running) - spare) // state.config.block_tokens
 
     def refusal(self, sequence: Sequence, chunk: int, state: State) -> Constraint | None:  # noqa: ARG002
         if not state.running:
@@ -108,22 +134,33 @@ class NewTokenRatio:
     is raised by what is known of the residents when one had to be evicted. Source: SGLang's PrefillAdder.
     """
 
+    is_refusal_lasting = False  # the ratio falls
+
     def __init__(self, conservativeness: float = 1.0) -> None:
         self._initial = min(1.0, INITIAL_RATIO * conservativeness)
         self._floor = FLOOR_SHARE * self._initial
         self.ratio = self._initial
 
     def refusal(self, sequence: Sequence, chunk: int, state: State) -> Constraint | None:  # noqa: ARG002
-        estimate = sum(self._remaining(r) * self.ratio for r in state.running)
-        unfinished = sum(r.num_missing for r in state.running if not r.is_decoding)
-        block = state.config.block_tokens
-        need = sequence.num_missing + self._remaining(sequence) * self.ratio + block
-        free = state.num_free_blocks * block - estimate - unfinished
+        need = sequence.num_missing + self._remaining(sequence) * self.ratio + state.config.block_tokens
+        free = self._free_tokens(state)
         missing = state.tables.blocks_missing(sequence.slot, len(sequence.tokens))
         fits = missing <= state.num_free_blocks
         if fits and (need <= free or not state.running):
             return None
         return Constraint.MEMORY
+
+    def _free_tokens(self, state: State) -> float:
+        estimate = sum(self._remaining(r) * self.ratio for r in state.running)
+        unfinished = sum(r.num_missing for r in state.running if not r.is_decoding)
+        return state.num_free_blocks * state.config.block_tokens - estimate - unfinished
+
+    def need_blocks(self, sequence: Sequence, state: State) -> int:
+        need = len(sequence.tokens) + self._remaining(sequence) * self.ratio
+        return state.config.blocks_for(int(need)) + 1
+
+    def room_blocks(self, state: State) -> int:
+        return int(self._free_tokens(state)) // state.config.block_tokens
 
     def _remaining(self, sequence: Sequence) -> int:
         return min(sequence.max_tokens - sequence.num_emitted, MAX_ESTIMATE_TOKENS)

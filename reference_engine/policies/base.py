@@ -83,7 +83,13 @@ class State:
 
 
 class Admission(Protocol):
-    """Who becomes resident, and how much memory is taken for it at once."""
+    """Who becomes resident, and how much memory is taken for it at once.
+
+    is_refusal_lasting: a refusal stands as long as all that happens is that residents decode.
+    """
+
+    @property
+    def is_refusal_lasting(self) -> bool: ...
 
     def refusal(self, sequence: Sequence, chunk: int, state: State) -> Constraint | None:
         """Return what stands against admitting `sequence` with a first chunk, or None.
@@ -94,6 +100,14 @@ class Admission(Protocol):
 
     def reserved_tokens(self, sequence: Sequence, chunk: int, state: State) -> int:
         """Return the number of tokens for which blocks are taken on admission."""
+        ...
+
+    def need_blocks(self, sequence: Sequence, state: State) -> int:
+        """Return the blocks that must be left for `sequence`, as judged when it begins to wait."""
+        ...
+
+    def room_blocks(self, state: State) -> int:
+        """Return the blocks left for newcomers: who needs no more would fit."""
         ...
 
 
