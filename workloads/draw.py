@@ -51,9 +51,7 @@ def pairs_of_rows(inputs: Ints, outputs: Ints, scale: float) -> Pairs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synthesis:
-    """One client, ready to be drawn. Its arrivals are requests, or the starts of sessions where it has
-    them.
-    """
+    """One client, ready to be drawn: its arrivals are requests, or the starts of its sessions."""
 
     name: str
     process: ArrivalProcess
@@ -74,12 +72,12 @@ class Synthesis:
         if self.sessions is not None:
             extra = extra + rows.histories(inputs, outputs)
         again = streams.generator("lengths/resample")
-        fitted = self.limit.fit(
-            inputs + extra,
-            outputs,
-            lambda n: self.pairs((again, again), n),
-            lambda i: f"{self.name}: request {i}",
-        )
+
+        def redraw(over: Ints) -> tuple[Ints, Ints]:
+            more, answers = self.pairs((again, again), len(over))
+            return more + extra[over], answers
+
+        fitted = self.limit.fit(inputs + extra, outputs, redraw, lambda i: f"{self.name}: request {i}")
         if self.sessions is not None:
             prefix = rows.own_blocks(prefix, fitted.input_tokens)
         kept = np.flatnonzero(fitted.kept & self._in_time(rows.arrival_ns))
@@ -93,9 +91,7 @@ class Synthesis:
         )
 
     def _rows(self, streams: Streams) -> tuple[SessionRows, int]:
-        """Draw the arrivals; without sessions every request is a session of one turn, numbered but not
-        named.
-        """
+        """Draw the arrivals; without sessions, every request stands as a session of one turn."""
         arrival_ns = self.process.sample(streams, self.extent)
         n = len(arrival_ns)
         if self.sessions is not None:

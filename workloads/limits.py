@@ -44,10 +44,10 @@ class ContextLimit:
         self,
         input_tokens: Ints,
         output_tokens: Ints,
-        redraw: Callable[[int], tuple[Ints, Ints]],
+        redraw: Callable[[Ints], tuple[Ints, Ints]],
         where: Callable[[int], str],
     ) -> Fitted:
-        """Apply the policy. redraw(n) draws n new pairs; where(i) names row i for the user."""
+        """Apply the policy. redraw(rows) draws new pairs for these rows; where(i) names row i."""
         kept = np.ones(len(input_tokens), bool)
         if self.context_tokens is None:
             return Fitted(input_tokens=input_tokens, output_tokens=output_tokens, kept=kept, counts={})
@@ -73,10 +73,10 @@ class ContextLimit:
         return Fitted(input_tokens=inputs, output_tokens=outputs, kept=kept, counts={done: len(over)})
 
     def _resample(
-        self, inputs: Ints, outputs: Ints, over: Ints, redraw: Callable[[int], tuple[Ints, Ints]]
+        self, inputs: Ints, outputs: Ints, over: Ints, redraw: Callable[[Ints], tuple[Ints, Ints]]
     ) -> None:
         for _ in range(MAX_ROUNDS):
-            inputs[over], outputs[over] = redraw(len(over))
+            inputs[over], outputs[over] = redraw(over)
             over = over[inputs[over] + outputs[over] > (self.context_tokens or 0)]
             if not len(over):
                 return

@@ -70,8 +70,8 @@ class Replay:
         outputs = to_tokens(table.output_tokens * self.length_scale)
         rng = streams.generator("lengths/resample")
 
-        def redraw(n: int) -> tuple[Ints, Ints]:
-            picks = rng.integers(0, len(inputs), n)
+        def redraw(rows: Ints) -> tuple[Ints, Ints]:
+            picks = rng.integers(0, len(inputs), len(rows))
             return inputs[picks], outputs[picks]
 
         raised = int(np.sum(table.input_tokens * self.length_scale < 0.5))

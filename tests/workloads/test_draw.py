@@ -80,6 +80,13 @@ def test_sessions_end_where_the_context_is_full() -> None:
         replace(CLOSED, context_tokens=200, over_context="resample").plan(1)
 
 
+def test_resampling_keeps_the_prefix() -> None:
+    limited = replace(BASE, prefixes="pool(tokens=96)", context_tokens=200, over_context="resample").plan(1)
+    assert limited.source["limits"]["resampled"] > 0
+    assert int(limited.prompt_tokens.min()) > 96
+    assert int((limited.prompt_tokens + limited.output_tokens).max()) <= 200
+
+
 def test_prefixes_are_popular_by_zipf_and_begin_alike() -> None:
     plan = replace(BASE, duration_s=1000, prefixes=POOL).plan(1)
     starts = [blocks_of(plan, i) for i in range(len(plan))]

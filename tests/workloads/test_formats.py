@@ -142,6 +142,8 @@ def test_a_rate_that_only_a_wrong_unit_explains_stops(write: Write) -> None:
         ('{"timestamp": 1, "input_length": 9, "output_length": 1, "hash_ids": ["x"]}', "column hash_ids"),
         ('{"timestamp": 1, "inp', "line 2 is not valid JSON"),
         ("[1]", "line 2 is not a JSON object"),
+        ('{"timestamp": NaN, "input_length": 9, "output_length": 1}', "column timestamp: 'nan' is nan"),
+        ('{"timestamp": 1, "input_length": Infinity, "output_length": 1}', "'inf' is not readable"),
     ],
 )
 def test_bad_json_rows_are_named(write: Write, line: str, says: str) -> None:
@@ -149,6 +151,29 @@ def test_bad_json_rows_are_named(write: Write, line: str, says: str) -> None:
     with pytest.raises(WorkloadError, match=re.escape(says)) as caught:
         read_trace(path)
     assert str(path) in str(caught.value)
+
+
+def test_broken_json_lines_can_be_dropped_with_a_count(write: Write) -> None:
+    good = '{"timestamp": 0, "input_length": 9, "output_length": 1}\n'
+    table = read_trace(
+        write(good + "[1]\n" + good.replace("9", "NaN") + good + '{"timestamp": 5, "inp'),
+        ReadOptions(bad_rows="drop"),
+    )
+    assert table.num_read == 5
+    assert table.line.tolist() == [1, 4]
+    assert table.dropped == {"not JSON": 2, "nan input_length": 1}
+
+
+def test_odd_session_ids_are_names_all_the_same(write: Write) -> None:
+    row = '{"timestamp": 0, "input_length": 9, "output_length": 1, "session_id": %s}\n'
+    table = read_trace(write("".join(row % name for name in ('["a"]', '"1"', "1", '["a"]'))))
+    assert table.session.tolist() == [0, 1, 1, 0]
+
+
+def test_a_damaged_parquet_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "rows").write_bytes(b"PAR1 and then nothing of use")
+    with pytest.raises(WorkloadError, match="damaged Parquet"):
+        read_trace(tmp_path / "rows")
 
 
 def test_a_missing_parent_starts_a_session(traces: Path) -> None:

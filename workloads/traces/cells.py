@@ -112,6 +112,7 @@ def _epoch_s(text: str) -> int:
         raise CellError("unparsable") from None
 
 
+@lru_cache(maxsize=256)
 def _offset_s(zone: str | None) -> int:
     if zone is None or zone[0] not in "+-":
         return 0

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import csv
 import gzip
+import json
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -22,6 +23,7 @@ from workloads.errors import WorkloadError
 
 Kind = Literal["csv", "jsonl", "json", "parquet"]
 Cells = list[list[Any]]
+Row = dict[str, Any] | str
 CHUNK_ROWS = 65_536
 
 
@@ -37,12 +39,15 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Some rows, by column; `lines` are the line numbers in the file, or the row's number where there are
-    no lines.
+    """Some rows, by column.
+
+    lines: line numbers in the file, or row numbers where there are no lines. faults: lines that are no
+        JSON object, with what is wrong.
     """
 
     lines: list[int]
     cells: dict[str, list[Any]]
+    faults: list[tuple[int, str]] = field(default_factory=list)
 
 
 @contextmanager
@@ -87,7 +92,9 @@ def look(path: Path) -> Head:
                     path=path, kind="csv", columns=columns, first=dict(zip(columns, row, strict=False))
                 )
             kind: Kind = "jsonl" if line[0] == "{" and _is_object(line) else "json"
-            first = _decode(path, 1, line) if kind == "jsonl" else next(_json_rows(path))[1]
+            first = _decode(line) if kind == "jsonl" else next(_json_rows(path))[1]
+            if isinstance(first, str):
+                raise WorkloadError(f"{path}, line 1 {first}")
         return Head(path=path, kind=kind, columns=tuple(first), first=first)
 
 
@@ -106,7 +113,10 @@ def chunks(head: Head, columns: tuple[str, ...]) -> Iterator[Chunk]:
 def objects(head: Head) -> Iterator[tuple[int, dict[str, Any]]]:
     """Read the objects of a JSON file whole, each with its line (its number in an array)."""
     with reading(head.path):
-        yield from _jsonl_rows(head.path) if head.kind == "jsonl" else _json_rows(head.path)
+        for line, row in _jsonl_rows(head.path) if head.kind == "jsonl" else _json_rows(head.path):
+            if isinstance(row, str):
+                raise WorkloadError(f"{head.path}, line {line} {row}")
+            yield line, row
 
 
 def _csv_chunks(path: Path, header: tuple[str, ...], columns: tuple[str, ...]) -> Iterator[Chunk]:
@@ -129,33 +139,38 @@ def _csv_chunks(path: Path, header: tuple[str, ...], columns: tuple[str, ...]) -
         yield _chunk(lines, rows, columns)
 
 
-def _object_chunks(rows: Iterator[tuple[int, dict[str, Any]]], columns: tuple[str, ...]) -> Iterator[Chunk]:
+def _object_chunks(rows: Iterator[tuple[int, Row]], columns: tuple[str, ...]) -> Iterator[Chunk]:
     lines: list[int] = []
     cells: Cells = []
+    faults: list[tuple[int, str]] = []
     for line, row in rows:
+        if isinstance(row, str):
+            faults.append((line, row))
+            continue
         lines.append(line)
         cells.append([row.get(name) for name in columns])
         if len(cells) == CHUNK_ROWS:
-            yield _chunk(lines, cells, columns)
-            lines, cells = [], []
-    yield _chunk(lines, cells, columns)
+            yield _chunk(lines, cells, columns, faults)
+            lines, cells, faults = [], [], []
+    yield _chunk(lines, cells, columns, faults)
 
 
-def _chunk(lines: list[int], rows: Cells, columns: tuple[str, ...]) -> Chunk:
+def _chunk(
+    lines: list[int], rows: Cells, columns: tuple[str, ...], faults: list[tuple[int, str]] | None = None
+) -> Chunk:
     by_column = list(zip(*rows, strict=True)) or [()] * len(columns)
-    return Chunk(
-        lines=lines, cells={name: list(cells) for name, cells in zip(columns, by_column, strict=True)}
-    )
+    cells = {name: list(values) for name, values in zip(columns, by_column, strict=True)}
+    return Chunk(lines=lines, cells=cells, faults=faults or [])
 
 
-def _jsonl_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _jsonl_rows(path: Path) -> Iterator[tuple[int, Row]]:
     with _open_text(path) as text:
         for number, line in enumerate(text, start=1):
             if line.strip():
-                yield number, _decode(path, number, line)
+                yield number, _decode(line)
 
 
-def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _json_rows(path: Path) -> Iterator[tuple[int, Row]]:
     with _open_text(path) as text:
         try:
             value = msgspec.json.decode(text.read())
@@ -165,19 +180,20 @@ def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     if not rows:
         raise WorkloadError(f"{path} is an empty JSON array")
     for number, row in enumerate(rows, start=1):
-        if not isinstance(row, dict):
-            raise WorkloadError(f"{path}, entry {number} is not a JSON object")
-        yield number, row
+        yield number, row if isinstance(row, dict) else "is not a JSON object"
 
 
-def _decode(path: Path, number: int, line: str) -> dict[str, Any]:
+def _decode(line: str) -> Row:
+    """Read one object; a text says what is wrong with the line."""
     try:
         row = msgspec.json.decode(line)
-    except msgspec.DecodeError as exc:
-        raise WorkloadError(f"{path}, line {number} is not valid JSON: {exc}") from exc
-    if not isinstance(row, dict):
-        raise WorkloadError(f"{path}, line {number} is not a JSON object")
-    return row
+    except msgspec.DecodeError as strict:
+        try:
+            # Python writes NaN and Infinity, which are no JSON: let the cell be refused, not the line.
+            row = json.loads(line)
+        except ValueError:
+            return f"is not valid JSON: {strict}"
+    return row if isinstance(row, dict) else "is not a JSON object"
 
 
 def _is_object(line: str) -> bool:
@@ -189,9 +205,13 @@ def _is_object(line: str) -> bool:
 
 
 def _look_parquet(path: Path) -> Head:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    file = pq.ParquetFile(path)
+    try:
+        file = pq.ParquetFile(path)
+    except pa.ArrowInvalid as exc:
+        raise WorkloadError(f"{path} is a damaged Parquet file ({exc})") from exc
     columns = tuple(file.schema_arrow.names)
     first = next((batch.to_pylist()[0] for batch in file.iter_batches(1)), None)
     if first is None:

@@ -137,12 +137,14 @@ class _Reader:
         self.parts: dict[str, list[NDArray[np.int64]]] = {
             name: [] for name in (*_ROW_COLUMNS, "widths", "blocks")
         }
-        self.sessions: dict[Any, int] = {}
+        self.sessions: dict[str, int] = {}
         self.num_sessions = 0
 
     def add(self, chunk: Chunk) -> None:
         n = len(chunk.lines)
-        self.num_read += n
+        self.num_read += n + len(chunk.faults)
+        for line, what in chunk.faults:
+            self._drop(f"{self.head.path}, line {line} {what}", "not JSON")
         form = self.form
         bad: BadCells = {}
         values: dict[str, NDArray[np.int64]] = {"line": np.array(chunk.lines, dtype=np.int64)}
@@ -152,8 +154,7 @@ class _Reader:
             values["arrival_ns"] = np.zeros(n, np.int64)
         else:
             values["arrival_ns"], wrong = instants(chunk.cells[form.arrival], form.unit)
-            follows = np.flatnonzero(delay >= 0).tolist()
-            _note(bad, form.arrival, {i: why for i, why in wrong.items() if i not in set(follows)})
+            _note(bad, form.arrival, {i: why for i, why in wrong.items() if delay[i] < 0})
         for name, column in (("input_tokens", form.input_tokens), ("output_tokens", form.output_tokens)):
             values[name], wrong = counts(chunk.cells[column])
             _note(bad, column, wrong)
@@ -178,34 +179,35 @@ class _Reader:
         return delay
 
     def _refuse(self, chunk: Chunk, bad: BadCells) -> None:
+        where = "line" if self.head.kind in ("csv", "jsonl") else "row"
         for i, (column, reason) in sorted(bad.items()):
-            if self.bad_rows == "error":
-                where = "line" if self.head.kind in ("csv", "jsonl") else "row"
-                what = _describe(chunk.cells[column][i], reason)
-                raise WorkloadError(
-                    f"{self.head.path}, {where} {chunk.lines[i]}, column {column}: {what}; "
-                    "correct it, or drop bad rows with --bad-rows drop"
-                )
-            reason = f"{reason} {column}"
-            self.dropped[reason] = self.dropped.get(reason, 0) + 1
+            what = _describe(chunk.cells[column][i], reason)
+            self._drop(
+                f"{self.head.path}, {where} {chunk.lines[i]}, column {column}: {what}", f"{reason} {column}"
+            )
+
+    def _drop(self, message: str, reason: str) -> None:
+        if self.bad_rows == "error":
+            raise WorkloadError(f"{message}; correct it, or drop bad rows with --bad-rows drop")
+        self.dropped[reason] = self.dropped.get(reason, 0) + 1
 
     def _sessions(self, chunk: Chunk) -> NDArray[np.int64]:
         """Number the sessions in the order they are met: by their own id, or along the parent links."""
         form, n = self.form, len(chunk.lines)
         if form.parent in chunk.cells and form.row_id in chunk.cells:
             ids = np.zeros(n, np.int64)
-            for i, (row, parent) in enumerate(
-                zip(chunk.cells[form.row_id], chunk.cells[form.parent], strict=True)
-            ):
+            rows, parents = chunk.cells[form.row_id], chunk.cells[form.parent]
+            for i, (row, parent) in enumerate(zip(rows, parents, strict=True)):
                 # A parent that is not in the file: this row starts a session of its own.
-                ids[i] = self.sessions.get(parent, self.num_sessions)
+                ids[i] = self.sessions.get(str(parent), self.num_sessions)
                 self.num_sessions = max(self.num_sessions, int(ids[i]) + 1)
-                self.sessions[row] = int(ids[i])
+                self.sessions[str(row)] = int(ids[i])
             return ids
         if form.session in chunk.cells:
             cells = chunk.cells[form.session]
+            names = [None if cell in (None, "") else str(cell) for cell in cells]
             found = [
-                -1 if c in (None, "") else self.sessions.setdefault(c, len(self.sessions)) for c in cells
+                -1 if name is None else self.sessions.setdefault(name, len(self.sessions)) for name in names
             ]
             return np.array(found, dtype=np.int64)
         return np.full(n, -1, np.int64)
@@ -247,9 +249,7 @@ class _Reader:
 
 
 def _after_predecessor(columns: dict[str, NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Let a row that waits for an answer stand at its session's last instant plus its delay, at the
-    earliest.
-    """
+    """Put a row that waits for an answer where it can be at the earliest: its delay after the row before."""
     arrival = columns["arrival_ns"].copy()
     last: dict[int, int] = {}
     waiting = columns["delay_ns"] >= 0
