@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
@@ -340,11 +340,15 @@ class RunOptions:
     wide: Annotated[bool, _flag("More columns than fit in 80.", OUTPUT, "--wide")] = False
 
 
-def takes_options(command: Callable[[typer.Context, RunOptions], None]) -> Callable[..., None]:
-    """Give a typer command the fields of its options dataclass as flags."""
-    hints = get_type_hints(RunOptions, include_extras=True)
+Options = TypeVar("Options", bound=RunOptions)
+
+
+def takes_options(command: Callable[[typer.Context, Options], None]) -> Callable[..., None]:
+    """Give a typer command the fields of its `options`, a dataclass, as flags."""
+    kind: type[Options] = get_type_hints(command)["options"]
+    hints = get_type_hints(kind, include_extras=True)
     parameters = [inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)]
-    for option in fields(RunOptions):
+    for option in fields(kind):
         default = list(option.default) if option.default == () else option.default
         parameters.append(
             inspect.Parameter(
@@ -354,7 +358,7 @@ def takes_options(command: Callable[[typer.Context, RunOptions], None]) -> Calla
 
     @functools.wraps(command)
     def wrapper(ctx: typer.Context, **values: Any) -> None:
-        command(ctx, RunOptions(**values))
+        command(ctx, kind(**values))
 
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {p.name: p.annotation for p in parameters}

@@ -34,8 +34,17 @@ if TYPE_CHECKING:
 @takes_options
 def run(ctx: typer.Context, options: RunOptions) -> None:
     """Measure one run: send requests on schedule, judge the measurement, print what users would see."""
+    check_flags(options)
+    plan = make_plan(options)
+    with Interruption() as interruption:
+        measured = measure_run(ctx, options, plan, interruption)
+    show(measured, options)
+    raise typer.Exit(interruption.exit_code or exit_code(measured))
+
+
+def check_flags(options: RunOptions) -> None:
+    """Find what is wrong with the flags themselves before anything is made or started."""
     from loadgen.measure.slo import parse_slo
-    from loadgen.store import RunFolder
 
     for line in options.slo:
         try:
@@ -43,26 +52,27 @@ def run(ctx: typer.Context, options: RunOptions) -> None:
         except UsageError as exc:
             raise UsageError(f"--slo {line!r}: {exc}") from exc
     check_target_flags(options)
-    plan = make_plan(options)
-    folder = RunFolder.create(options.out, options.name)
-    with Interruption() as interruption:
-        try:
-            with open_target(options, folder.path, interruption.stop) as target:
-                plan = fit_to_context(plan, options, target.preflight)
-                if interruption.exit_code is not None:
-                    raise typer.Exit(interruption.exit_code)
-                if not options.quiet and not target.is_reference_engine:
-                    show_preflight(target)
-                _record(ctx, options, plan, folder, target, interruption)
-        except BaseException:
-            if not (folder.path / "plan.parquet").exists():
-                shutil.rmtree(folder.path)  # nothing was sent: nothing to keep
-            raise
-    from loadgen.measurement import conclude
 
-    measured = conclude(folder)
-    show(measured, options)
-    raise typer.Exit(interruption.exit_code or exit_code(measured))
+
+def measure_run(ctx: typer.Context, options: RunOptions, plan: Plan, interruption: Interruption) -> Run:
+    """Open the target, send the plan, close the target, judge; the folder is gone where nothing was sent."""
+    from loadgen.measurement import conclude
+    from loadgen.store import RunFolder
+
+    folder = RunFolder.create(options.out, options.name)
+    try:
+        with open_target(options, folder.path, interruption.stop) as target:
+            plan = fit_to_context(plan, options, target.preflight)
+            if interruption.exit_code is not None:
+                raise typer.Exit(interruption.exit_code)
+            if not options.quiet and not target.is_reference_engine:
+                show_preflight(target)
+            _record(ctx, options, plan, folder, target, interruption)
+    except BaseException:
+        if not (folder.path / "plan.parquet").exists():
+            shutil.rmtree(folder.path)  # nothing was sent: nothing to keep
+        raise
+    return conclude(folder)
 
 
 def _record(
