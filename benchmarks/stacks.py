@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import time
@@ -74,7 +75,9 @@ class Received:
 
 
 def receive_exchanges(ask: Ask) -> Received:
-    """Receive the streams through our own transport."""
+    """Receive the streams through our own transport, the garbage collector off as in a load process."""
+    gc.freeze()
+    gc.disable()
     ended: list[Exchange] = []
     config = TransportConfig(url=ask.url, target=resolve_target(ask.url), path="/v1/completions")
     transport = RawTransport(config, ended.append)
