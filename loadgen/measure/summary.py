@@ -5,6 +5,7 @@ Strict JSON: what is undefined is null. The same folder gives the same summary, 
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,15 @@ import numpy as np
 from loadgen.measure import verdict as checks
 from loadgen.measure.arrivals import Arrivals, judge_arrivals
 from loadgen.measure.columns import Floats, Window
+from loadgen.measure.dialects import read_log, speak
+from loadgen.measure.events import Events, read_events
 from loadgen.measure.measured import Measured, measure
 from loadgen.measure.metrics import MetricSummary, in_flight_steps
 from loadgen.measure.options import MeasureOptions, RunFacts
 from loadgen.measure.server import describe_server
 from loadgen.measure.slo import Objective, met_by_request, statistic_of
 from loadgen.measure.verdict import Notice, Verdict
+from loadgen.stats.certify import certify
 from loadgen.stats.intervals import independent_values
 from loadgen.store import Run
 
@@ -60,8 +64,17 @@ def summarize_measured(run: Run, measured: Measured, options: MeasureOptions) ->
         "arrivals": arrivals.to_json(),
         "stamps": describe_stamps(measured),
         "engine": describe_engine(run, window),
+        "dialects": speak(read_log(measured.columns, events_of_all(run, measured))),
         "server": describe_server(run, measured.columns),
     }
+
+
+def events_of_all(run: Run, measured: Measured) -> Events:
+    """The events of every ok request: other tools leave no warm-up out."""
+    columns = measured.columns
+    if measured.counted.sum() == columns.is_ok.sum():
+        return measured.events
+    return read_events(run.rows, columns, columns.is_ok, measured.window)
 
 
 def compute_rates(measured: Measured) -> dict[str, float | None]:
@@ -98,7 +111,7 @@ def count(measured: Measured) -> dict[str, Any]:
 
 def evaluate_slo(measured: Measured, options: MeasureOptions) -> dict[str, Any]:
     """Objectives beside what was seen; goodput over all requests scheduled in the window, failed ones too."""
-    targets = []
+    targets: list[dict[str, Any]] = []
     for objective in options.objectives:
         value = n = None
         if objective.statistic is not None:
@@ -112,6 +125,7 @@ def evaluate_slo(measured: Measured, options: MeasureOptions) -> dict[str, Any]:
                 "value": value,
                 "n": n,
                 "is_met": None if value is None else value <= objective.limit,
+                "certificate": certify_objective(measured, objective),
             }
         )
     per_request = [objective for objective in options.objectives if objective.statistic is None]
@@ -120,7 +134,25 @@ def evaluate_slo(measured: Measured, options: MeasureOptions) -> dict[str, Any]:
         num_met = int(met_by_request(per_request, measured.values).sum())
         attained = num_met / measured.num_scheduled
         goodput = num_met / measured.window.length_s
-    return {"targets": targets, "attained_fraction": attained, "goodput_per_s": goodput, "certified": None}
+    certificates = [target["certificate"]["is_certified"] for target in targets if target["certificate"]]
+    return {
+        "targets": targets,
+        "attained_fraction": attained,
+        "goodput_per_s": goodput,
+        "certified": all(certificates) if certificates else None,
+    }
+
+
+def certify_objective(measured: Measured, objective: Objective) -> dict[str, Any] | None:
+    """Say whether a percentile objective is certified at 99 % confidence; None for other objectives."""
+    pool = measured.pool(objective.metric.replace("_with_failures", ""))
+    if objective.percentile is None or pool is None or len(pool.values) == 0:
+        return None
+    sample = measured.samples[objective.metric]
+    weights = 1 if sample.weights is None else sample.weights
+    num_misses = int(((sample.values > objective.limit) * weights).sum())
+    n_eff = independent_values(pool, objective.percentile)
+    return asdict(certify(sample.num_values, num_misses, objective.percentile, n_eff=n_eff))
 
 
 def describe_stamps(measured: Measured) -> dict[str, Any]:
@@ -194,6 +226,7 @@ def judge(
         checks.tokens_unknown(columns.output_tokens[ok]),
         checks.no_first_token(columns.first_token_ns[ok]),
         checks.cpu_pressure(facts.cpu_pressure_percent),
+        checks.imported(run.manifest.get("imported")),
     )
     findings = (
         checks.failures(columns.count_outcomes()),

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from loadgen.measure.options import MeasureOptions
@@ -121,6 +122,26 @@ def test_a_named_percentile_turns_a_warning_into_a_reason(tmp_path: Path) -> Non
     assert summary["verdict"]["status"] == "invalid"
     median = parse_slo("ttft.p50=150ms")
     assert codes(summarize(run, MeasureOptions(objectives=(median,), named=(median,))), "reasons") == []
+
+
+def test_an_objective_is_certified_where_so_few_misses_are_improbable(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    records = [
+        make_record(i, scheduled_s=i / 20, token_ms=(60 + ms, 70 + ms))
+        for i, ms in enumerate(rng.random(700))
+    ]
+    workload = {"arrival": "constant", "rate_per_s": 20.0, "duration_s": 35.0}
+    run = make_run(tmp_path, records, workload=workload)
+    objectives = tuple(
+        parse_slo(text) for text in ("ttft.p99=62ms", "ttft.p99=60.5ms", "ttft=62ms", "ttft.max=1s")
+    )
+    slo = summarize(run, MeasureOptions(warmup_s=0.0, objectives=objectives))["slo"]
+    kept, missed, each, largest = slo["targets"]
+    assert kept["certificate"]["is_certified"]
+    assert not missed["certificate"]["is_certified"]
+    assert each["certificate"] is None
+    assert largest["certificate"] is None
+    assert slo["certified"] is False
 
 
 def test_every_reason_that_a_folder_can_hold(tmp_path: Path) -> None:
