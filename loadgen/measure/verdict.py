@@ -342,6 +342,17 @@ def cpu_pressure(percent: float | None) -> Notice | None:
     )
 
 
+def imported(facts: Mapping[str, Any] | None) -> Notice | None:
+    """Another tool measured; what its file does not say cannot be judged."""
+    if facts is None:
+        return None
+    return Notice(
+        code="imported",
+        message=f"measured by {facts['tool']}; not known: {'; '.join(facts['missing'])}.",
+        advice="Its client was not judged: measure with bench run to know how far its figures hold.",
+    )
+
+
 def shared_tokens(
     prefix_offsets: NDArray[np.int64], prefix_blocks: NDArray[np.int64], block_tokens: int
 ) -> Floats:
