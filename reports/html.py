@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import base64
 import json
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reports import words
+from reports import facts, words
 from reports.figures import FIGURES, render_inline
 from reports.pages import page_template, template_text
 from reports.quantities import choose_time_unit, format_count, format_in, format_time
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 NUM_SLOWEST = 10
 STATISTICS = ("mean", "p50", "p90", "p99", "p99.9", "max")
-PLAN_FACTS = ("status", "started", "ended", "seeds", "plan_digest")
 TABLE_METRICS = {
     "ttft_s": "TTFT",
     "ttft_from_send_s": "TTFT from send",
@@ -78,11 +76,9 @@ def render_run(run: Run) -> str:
         slowest=_slowest(subject),
         failures=words.failure_rows(run),
         counts=summary["counts"],
-        command=_command(run.manifest),
-        settings=_settings(run.manifest),
-        environment=_flatten(run.manifest.get("environment") or {}),
-        target=_flatten(run.manifest.get("target") or {}),
-        plan=_flatten({name: run.manifest[name] for name in PLAN_FACTS if name in run.manifest}),
+        command=facts.command(run.manifest),
+        tables=facts.tables(run.manifest),
+        settings=facts.settings(run.manifest),
         raw=raw,
         data_link="data:application/json;base64," + base64.b64encode(raw.encode()).decode(),
         format_count=format_count,
@@ -136,43 +132,3 @@ def _slowest(subject: Subject) -> list[list[str]]:
         ]
         for slow in series.slowest_requests(subject.measured, NUM_SLOWEST)
     ]
-
-
-def _command(manifest: Mapping[str, Any]) -> str:
-    command = manifest.get("command") or ""
-    return command if isinstance(command, str) else shlex.join(map(str, command))
-
-
-def _settings(manifest: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """List name, value and origin of every setting."""
-    settings = []
-    for name, entry in (manifest.get("config") or {}).items():
-        known = isinstance(entry, Mapping) and "value" in entry
-        value, origin = (entry["value"], str(entry.get("origin", ""))) if known else (entry, "")
-        settings.append((str(name), _plain(value), origin))
-    return settings
-
-
-def _flatten(tree: Mapping[str, Any] | str, prefix: str = "") -> list[tuple[str, str]]:
-    """List the leaves of a JSON object as dotted name and text."""
-    if not isinstance(tree, Mapping):
-        return [("", _plain(tree))]
-    leaves: list[tuple[str, str]] = []
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            leaves += _flatten(value, f"{prefix}{name}.")
-        else:
-            leaves.append((f"{prefix}{name}", _plain(value)))
-    return leaves
-
-
-def _plain(value: Any) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return str(int(value)) if value.is_integer() else f"{value:g}"
-    if isinstance(value, list):
-        return ", ".join(map(_plain, value)) or "–"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
