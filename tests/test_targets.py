@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.loadgen.test_preflight import MODELS, completions, server
+from tests.loadgen.test_preflight import MODELS, Routes, completions, server
 from tests.test_main_job import bench, only_run
 
 pytestmark = pytest.mark.load
@@ -30,7 +30,7 @@ make_server(int(sys.argv[1]), routes).serve_forever()
 
 
 def test_two_targets_share_the_load_and_their_preflight_is_kept(tmp_path: Path) -> None:
-    routes = {"/v1/models": MODELS, "/v1/completions": completions()}
+    routes: Routes = {"/v1/models": MODELS, "/v1/completions": completions()}
     with server(routes) as a, server(routes) as b:
         done = bench(tmp_path, *LOAD, "--target", a, "--target", b)
     assert json.loads(done.stdout)["counts"]["ok"] == 10
@@ -41,8 +41,8 @@ def test_two_targets_share_the_load_and_their_preflight_is_kept(tmp_path: Path) 
 
 
 def test_targets_that_are_not_alike_are_refused(tmp_path: Path) -> None:
-    plain = {"/v1/models": MODELS, "/v1/completions": completions()}
-    longer = {"/v1/models": MODELS, "/v1/completions": completions(template_tokens=5)}
+    plain: Routes = {"/v1/models": MODELS, "/v1/completions": completions()}
+    longer: Routes = {"/v1/models": MODELS, "/v1/completions": completions(template_tokens=5)}
     with server(plain) as a, server(longer) as b:
         done = bench(tmp_path, *LOAD, "--target", a, "--target", b)
     assert done.returncode == 2

@@ -1,0 +1,333 @@
+"""Result files of other tools, in and out: vLLM bench (Python and Rust) and SGLang's bench_serving.
+
+A file with per-request arrays becomes a run folder with a row a request, as far as the arrays go; one with
+totals only becomes a folder with a summary and no rows. What a file does not hold is listed, never made up:
+these tools start their clocks when they send, count gaps between events, and keep no failed request's tokens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadgen.errors import UsageError
+from loadgen.measure.summary import summarize
+from loadgen.measurement import conclude
+from loadgen.records import Outcome, RequestRecord
+from loadgen.row_stream import RowWriter, stream_path
+from loadgen.store import Run, RunFolder
+from workloads.plan import Plan
+
+ARRAYS = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "latencies", "queue_times", "errors")
+STATISTICS = {"mean": "mean", "median": "p50", "std": "std", "p90": "p90", "p95": "p95", "p99": "p99"}
+METRICS = {  # ours by theirs; their clocks start at the send
+    "ttft": "ttft_from_send_s",
+    "tpot": "tpot_s",
+    "itl": "event_gap_s",
+    "e2el": "e2e_from_send_s",
+    "e2e_latency": "e2e_from_send_s",
+    "client_queue_time": "send_lag_s",
+}
+FAILURES = (
+    ("timeout", Outcome.TIMEOUT),
+    ("cannot connect", Outcome.CONNECT_FAILED),
+    ("connection refused", Outcome.CONNECT_FAILED),
+    ("disconnected", Outcome.RESET),
+    ("reset", Outcome.RESET),
+    ("payload", Outcome.TRUNCATED),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One measurement of another tool. missing: what its file does not say, one sentence each."""
+
+    tool: str
+    values: Mapping[str, Any]
+    records: tuple[RequestRecord, ...]
+    missing: tuple[str, ...]
+
+
+def read_results(file: Path) -> list[Result]:
+    """Read one object, a list of them, or one a line; UsageError says what else it is."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise UsageError(f"cannot read {file}: {exc}") from exc
+    documents = list(_documents(text, file))
+    return [_read(document, f"{file}, result {number}") for number, document in enumerate(documents, 1)]
+
+
+def _documents(text: str, file: Path) -> Iterator[Mapping[str, Any]]:
+    """The objects of a file. Python's own reader takes the bare Infinity and NaN that SGLang writes."""
+    try:
+        whole = json.loads(text)
+        documents = whole if isinstance(whole, list) else [whole]
+    except ValueError:
+        try:
+            documents = [json.loads(line) for line in text.splitlines() if line.strip()]
+        except ValueError as exc:
+            raise UsageError(f"{file} is neither JSON nor JSON lines: {exc}") from exc
+    if not documents or not all(isinstance(document, dict) for document in documents):
+        raise UsageError(f"{file} holds no result: an object, a list of objects or one a line is due")
+    yield from documents
+
+
+def _read(values: Mapping[str, Any], where: str) -> Result:
+    tool = _tool_of(values)
+    if tool is None:
+        raise UsageError(
+            f"{where} is no result of vLLM bench or SGLang's bench_serving: it lacks `completed` or "
+            "`request_throughput`"
+        )
+    columns = {name: value for name in ARRAYS if isinstance(value := values.get(name), list) and value}
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise UsageError(f"{where}: arrays of different lengths: {lengths}")
+    num_rows = next(iter(lengths.values()), 0)
+    if "ttfts" not in columns and "latencies" not in columns:
+        num_rows = 0
+    rows = [{name: column[i] for name, column in columns.items()} for i in range(num_rows)]
+    failed = values.get("failed_requests")
+    if num_rows and isinstance(failed, list) and num_rows <= int(values["completed"]):
+        rows += [_failed_row(entry) for entry in failed]
+    rows.sort(key=_due_s)
+    first_s = _due_s(rows[0]) if rows else 0.0
+    records = tuple(_record(index, row, first_s) for index, row in enumerate(rows))
+    return Result(tool=tool, values=values, records=records, missing=_missing(columns, num_rows))
+
+
+def _tool_of(values: Mapping[str, Any]) -> str | None:
+    if "completed" not in values or "request_throughput" not in values:
+        return None
+    if "total_output_tokens_retokenized" in values or "accept_length" in values:
+        return "SGLang bench_serving"
+    return "vLLM bench (Rust)" if "failed_requests" in values or "steady_state" in values else "vLLM bench"
+
+
+def _failed_row(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """A failed request of the Rust client, under the names of the arrays."""
+    names = {
+        "input_lens": "prompt_len",
+        "output_lens": "output_tokens",
+        "ttfts": "ttft",
+        "itls": "itl",
+        "start_times": "start_time",
+        "latencies": "latency",
+        "errors": "error",
+    }
+    row = {ours: entry.get(theirs) for ours, theirs in names.items()}
+    return {**row, "errors": row["errors"] or "failed"}
+
+
+def _missing(columns: Mapping[str, Any], num_rows: int) -> tuple[str, ...]:
+    if not num_rows:
+        return ("requests: totals only, so that nothing can be checked, drawn or judged",)
+    said = [
+        "stamps of the kernel, and how far each can be off",
+        "the length asked for: taken as the length given",
+    ]
+    if "queue_times" not in columns:
+        said.append("when each request was due: latency is from the send")
+    if "start_times" not in columns:
+        said.append("when each request was sent: rates, load in flight and warm-up are not known")
+    if "itls" not in columns:
+        said.append("gaps between events")
+    if "latencies" not in columns:
+        said.append("end-to-end latency: taken as time to first token plus the gaps")
+    if "errors" not in columns:
+        said.append("errors: a request without a first token counts as failed")
+    return tuple(said)
+
+
+def _number(value: object) -> float:
+    """A finite number; 0 for anything else."""
+    return float(value) if isinstance(value, int | float) and np.isfinite(value) else 0.0
+
+
+def _due_s(row: Mapping[str, Any]) -> float:
+    """When a request was to be sent: what it waited in the client came before its start."""
+    return _number(row.get("start_times")) - _number(row.get("queue_times")) if "start_times" in row else 0.0
+
+
+def _record(index: int, row: Mapping[str, Any], first_s: float) -> RequestRecord:
+    """One request. A TTFT of 0 is none; gaps are between events, and so is one token an event verified."""
+    scheduled_ns = _ns(_due_s(row) - first_s)
+    sent_ns = scheduled_ns + _ns(_number(row.get("queue_times")))
+    ttft_s, error = _number(row.get("ttfts")), str(row.get("errors") or "")
+    gaps = [_number(gap) for gap in row.get("itls") or ()]
+    latency_s = _number(row.get("latencies")) or ttft_s + sum(gaps)
+    is_ok = not error and (ttft_s > 0 or ("ttfts" not in row and latency_s > 0))
+    chunk_ns = [sent_ns + _ns(at) for at in np.cumsum([ttft_s, *gaps])] if ttft_s > 0 else []
+    output_tokens = int(_number(row.get("output_lens"))) or None
+    prompt_tokens = int(_number(row.get("input_lens"))) or None
+    is_counted = output_tokens == len(chunk_ns)
+    return RequestRecord(
+        index=index,
+        scheduled_ns=scheduled_ns,
+        sent_ns=sent_ns,
+        first_token_ns=chunk_ns[0] if chunk_ns else None,
+        first_answer_ns=chunk_ns[0] if chunk_ns else None,
+        last_token_ns=chunk_ns[-1] if chunk_ns else sent_ns + _ns(latency_s) if is_ok else None,
+        done_ns=sent_ns + _ns(latency_s) if latency_s else None,
+        prompt_tokens_planned=prompt_tokens or 1,
+        output_tokens_planned=output_tokens or 1,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        prompt_tokens_source="unknown" if prompt_tokens is None else "tokenizer",
+        output_tokens_source="unknown" if output_tokens is None else "usage",
+        chunk_ns=chunk_ns,
+        chunk_lower_ns=chunk_ns,
+        chunk_tokens=[1 if is_counted else None] * len(chunk_ns),
+        stamp_source="user",
+        outcome=Outcome.OK if is_ok else _outcome_of(error),
+        error=None if is_ok else error or "no first token",
+    )
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+def _outcome_of(error: str) -> Outcome:
+    """The outcome that the words of an error name; `http_status` for those that name none."""
+    if not error:
+        return Outcome.TRUNCATED
+    lowered = error.lower()
+    return next((outcome for word, outcome in FAILURES if word in lowered), Outcome.HTTP_STATUS)
+
+
+def import_result(result: Result, file: Path, out: Path, name: str) -> Run:
+    """Write a run folder for one result of another tool."""
+    folder = RunFolder.create(out, name)
+    values, records = result.values, result.records
+    limit = values.get("max_concurrency")
+    manifest: dict[str, Any] = {
+        "run_id": folder.run_id,
+        "status": "complete",
+        "config": {
+            "warmup": {"value": 0, "origin": "default"},
+            "max_in_flight": {"value": limit if isinstance(limit, int) else None, "origin": "file"},
+        },
+        "target": {"kind": "import", "model": values.get("model_id")},
+        "imported": {"tool": result.tool, "file": file.name, "missing": list(result.missing)},
+        "started": str(values.get("date", "")),
+    }
+    if not records:
+        folder.write_manifest(manifest)
+        folder.write_summary(_summary_of_totals(result))
+        return Run(folder.path, manifest)
+    plan = Plan.of(
+        np.array([record.scheduled_ns for record in records], np.int64),
+        np.array([record.prompt_tokens_planned for record in records], np.int32),
+        np.array([record.output_tokens_planned for record in records], np.int32),
+        {"imported": result.tool},
+    )
+    folder.write_plan(plan)
+    rows = RowWriter(stream_path(folder.path, 0))
+    for record in records:
+        rows.append(record)
+    rows.close()
+    folder.compact_requests(plan)
+    folder.write_manifest(manifest | {"plan_digest": plan.digest()})
+    return conclude(folder)
+
+
+def _summary_of_totals(result: Result) -> dict[str, Any]:
+    """A summary without rows: the other tool's own statistics under our names, the rest null."""
+    values = result.values
+    metrics = {}
+    for theirs, ours in METRICS.items():
+        found = {o: values.get(f"{t}_{theirs}_ms") for t, o in STATISTICS.items()}
+        if any(value is not None for value in found.values()):
+            scaled = {o: _number(v) / 1e3 if v is not None else None for o, v in found.items()}
+            metrics[ours] = {"unit": "s", "n": int(values["completed"]), **scaled}
+    failed = int(_number(values.get("failed")))
+    completed = int(_number(values["completed"]))
+    reason = {
+        "code": "imported_totals",
+        "message": f"only totals of {result.tool} are there.",
+        "advice": "Save that tool's details (--save-detailed, --output-details), or measure with bench run.",
+    }
+    return {
+        "schema_version": 1,
+        "verdict": {"status": "invalid", "reasons": [reason], "findings": [], "warnings": []},
+        "rates": {
+            "completed_per_s": values.get("request_throughput"),
+            "output_tokens_per_s": values.get("output_throughput"),
+        },
+        "counts": {"scheduled": completed + failed, "ok": completed, "failed": failed},
+        "metrics": metrics,
+    }
+
+
+def export_vllm(run: Run) -> dict[str, Any]:
+    """The run in the keys of vLLM bench's `--save-detailed`; ours beside them under `bench`.
+
+    By that tool's rules: every ok request counts, latency is from the send, gaps are between events, and a
+    failed request has zeros. What a request waited in the client stands under `queue_times`.
+    """
+    rows = run.rows.read().to_pylist()
+    ok = [row["outcome"] == Outcome.OK for row in rows]
+    summary = summarize(run)
+    config = {name: entry.get("value") for name, entry in run.manifest.get("config", {}).items()}
+    target = run.manifest.get("target") or {}
+    for row, is_ok in zip(rows, ok, strict=True):
+        if not is_ok:
+            row.update(output_tokens=0, first_token_ns=None, last_token_ns=None, chunk_ns=[])
+    starts_s = [(row["scheduled_ns"] if row["sent_ns"] is None else row["sent_ns"]) / 1e9 for row in rows]
+    latencies_s = [_span_s(row, "sent_ns", "last_token_ns") for row in rows]
+    inputs = [row["prompt_tokens"] or row["prompt_tokens_planned"] for row in rows]
+    return {
+        "date": _vllm_date(str(run.manifest.get("started", ""))),
+        "endpoint_type": target.get("api"),
+        "backend": target.get("api"),
+        "label": config.get("name"),
+        "model_id": target.get("model"),
+        "tokenizer_id": None,
+        "num_prompts": len(rows),
+        "request_rate": config.get("rate")
+        or ("inf" if config.get("concurrency") else summary["rates"]["offered_per_s"]),
+        "burstiness": 1.0 if config.get("arrival", "poisson") == "poisson" else None,
+        "max_concurrency": config.get("concurrency") or config.get("max_in_flight"),
+        "completed": sum(ok),
+        "failed": len(rows) - sum(ok),
+        "total_input_tokens": sum(n for n, is_ok in zip(inputs, ok, strict=True) if is_ok),
+        "total_output_tokens": sum(row["output_tokens"] or 0 for row in rows),
+        "request_goodput": summary["slo"]["goodput_per_s"],
+        "max_concurrent_requests": _most_at_once(starts_s, latencies_s),
+        **summary["dialects"]["vllm"],
+        "input_lens": inputs,
+        "output_lens": [row["output_tokens"] or 0 for row in rows],
+        "ttfts": [_span_s(row, "sent_ns", "first_token_ns") for row in rows],
+        "itls": [[float(gap) / 1e9 for gap in np.diff(row["chunk_ns"])] for row in rows],
+        "start_times": starts_s,
+        "latencies": latencies_s,
+        "queue_times": [_span_s(row, "scheduled_ns", "sent_ns") for row in rows],
+        "generated_texts": [""] * len(rows),
+        "errors": [
+            "" if is_ok else row["error"] or row["outcome"] for row, is_ok in zip(rows, ok, strict=True)
+        ],
+        "bench": {"run": run.path.name, "verdict": summary["verdict"]["status"]},
+    }
+
+
+def _span_s(row: Mapping[str, Any], start: str, end: str) -> float:
+    return 0.0 if row[start] is None or row[end] is None else (row[end] - row[start]) / 1e9
+
+
+def _most_at_once(starts_s: Sequence[float], spans_s: Sequence[float]) -> int:
+    ends_s = [start + span for start, span in zip(starts_s, spans_s, strict=True)]
+    edges = sorted([(at, 1) for at in starts_s] + [(at, -1) for at in ends_s])
+    return int(max(np.cumsum([step for _, step in edges]), default=0))
+
+
+def _vllm_date(started: str) -> str:
+    """`20260131-120000` of an ISO instant."""
+    digits = "".join(c for c in started[:19] if c.isdigit())
+    return f"{digits[:8]}-{digits[8:]}" if len(digits) == 14 else started
