@@ -74,10 +74,9 @@ def session_figures(session: NDArray[np.int64], think_ns: NDArray[np.int64]) -> 
 def profile(arrival_ns: NDArray[np.int64], input_tokens: Ints, output_tokens: Ints) -> dict[str, Any]:
     """Give what a picture of a workload shows.
 
-    rate_per_s: mean rate in 60 equal parts of the span. gaps: histogram of the positive gaps, by factors of
-        2.
-    input_tokens, output_tokens: histograms, by factors of 2. joint: for each fifth of the prompts by length,
-    their range and the median answer.
+    rate_per_s: mean rate in 60 equal parts of the span. gaps (those above 0), input_tokens, output_tokens:
+        histograms by factors of 2. joint: for each fifth of the prompts by length, their range and the
+        median answer.
     """
     counts, edges = np.histogram(arrival_ns / 1e9, bins=60)
     width_s = float(edges[1] - edges[0])

@@ -46,9 +46,7 @@ def load_workload(name_or_path: str) -> Workload:
 
 
 def workload_of(values: dict[str, Any], folder: Path = Path()) -> Workload:
-    """Make a workload of plain values, such as `Workload.to_dict` gives; relative paths count from
-    `folder`.
-    """
+    """Make a workload of plain values, as `Workload.to_dict` gives; relative paths count from `folder`."""
     read: dict[str, Any] = {}
     for key, value in values.items():
         if key not in _FIELDS:

@@ -32,9 +32,7 @@ NUM_DRAWS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """A workload and its goodness of fit: pairs of [recorded, fitted], KS distances, and notes for the
-    user.
-    """
+    """A workload, its goodness of fit (pairs of [recorded, fitted], KS distances), and notes for the user."""
 
     workload: Workload
     goodness: dict[str, Any]

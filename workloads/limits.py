@@ -23,9 +23,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """Lengths that fit; `kept` says which rows are left. counts: how many rows were treated, by what was
-    done.
-    """
+    """Lengths that fit; `kept` says which rows are left, counts how many were treated, by what was done."""
 
     input_tokens: Ints
     output_tokens: Ints

@@ -25,9 +25,7 @@ LEVELS = np.array([0, 1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 99.9, 10
 
 
 def load_servegen(path: Path, lengths: Path | None, window_s: tuple[float, float | None] | None) -> Workload:
-    """Make a workload with a client for each of the file's that is active in the window (all of it where
-    None).
-    """
+    """Make a workload of the file's clients that are active in the window (None: all of its time)."""
     start, end = window_s or (0.0, None)
     clients = []
     found = _windows(look(path))

@@ -25,9 +25,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionModel:
-    """turns: how many; pause: seconds, after the answer where is_closed, else after the turn before was
-    due.
-    """
+    """turns: how many; pause: seconds, after the answer where is_closed, else after the turn before."""
 
     turns: Law
     pause: Law
