@@ -53,7 +53,7 @@ def settings(manifest: Mapping[str, Any]) -> list[Setting]:
 
 
 def flatten(tree: Any, prefix: str = "") -> list[tuple[str, str]]:
-    """List the leaves of a JSON value as dotted name and text; objects in a list by the first value of each."""
+    """List the leaves of a JSON value as dotted name and text; objects in a list by their first value."""
     if isinstance(tree, Mapping):
         inner = [(f"{prefix}.{name}" if prefix else str(name), value) for name, value in tree.items()]
     elif isinstance(tree, list) and tree and all(isinstance(item, Mapping) and item for item in tree):
