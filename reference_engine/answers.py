@@ -34,6 +34,7 @@ class Answer:
         self.is_stream = submission.is_stream
         self.headers = {"x-request-id": request_id}
         self.token_ids: list[int] = []
+        self.num_cached: int | None = None
         is_chat = submission.is_chat
         chunk_kind = "chat.completion.chunk" if is_chat else "text_completion"
         body_kind = "chat.completion" if is_chat else "text_completion"
@@ -85,10 +86,13 @@ class Answer:
             choice["text"] = text
         return msgspec.json.encode({**self._about_body, "choices": [choice], "usage": self._usage()})
 
-    def _usage(self) -> dict[str, int]:
+    def _usage(self) -> dict[str, Any]:
         num_prompt, num_output = len(self.submission.prompt), len(self.token_ids)
-        return {
+        usage: dict[str, Any] = {
             "prompt_tokens": num_prompt,
             "completion_tokens": num_output,
             "total_tokens": num_prompt + num_output,
         }
+        if self.num_cached is not None:
+            usage["prompt_tokens_details"] = {"cached_tokens": self.num_cached}
+        return usage

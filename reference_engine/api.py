@@ -30,6 +30,10 @@ class ApiError(Exception):
         self.kind = kind
         self.code = code
 
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"retry-after": "1"} if self.status in (429, 503) else {}
+
     def body(self) -> bytes:
         error = {"message": str(self), "type": self.kind, "param": None, "code": self.code}
         return msgspec.json.encode({"error": error})
@@ -81,6 +85,11 @@ class ChatBody(CommonBody, frozen=True, kw_only=True):
     max_completion_tokens: int | None = None
 
 
+class TokenizeBody(CommonBody, frozen=True, kw_only=True):
+    prompt: str
+    add_special_tokens: bool = True
+
+
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """A request that passed every check, as token ids."""
 
@@ -110,6 +119,14 @@ def parse_chat(data: bytes, config: EngineConfig, model_name: str) -> Submission
     asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     max_tokens = max(1, config.max_model_len - len(prompt)) if asked is None else asked
     return _check(body, prompt, max_tokens, config, is_chat=True)
+
+
+def parse_tokenize(data: bytes, config: EngineConfig, model_name: str) -> list[int]:
+    """Return the token ids of a /tokenize body; raises ApiError."""
+    body = _decode(data, TokenizeBody, model_name)
+    return [tokenizer.BOS_ID] * (config.is_bos_enabled and body.add_special_tokens) + tokenizer.encode(
+        body.prompt
+    )
 
 
 def _decode(data: bytes, kind: type[Body], model_name: str) -> Body:

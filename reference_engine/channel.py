@@ -78,6 +78,13 @@ class Tokens(msgspec.Struct, frozen=True, tag=True):
     reasons: bytes
 
 
+class Cached(msgspec.Struct, frozen=True, tag=True):
+    """Engine -> HTTP, before the first token where prefixes are shared: prompt tokens that were found."""
+
+    handle: int
+    num_tokens: int
+
+
 class Refused(msgspec.Struct, frozen=True, tag=True):
     """Engine -> HTTP: a request that the engine will not serve, and why."""
 
@@ -103,7 +110,7 @@ class Status(msgspec.Struct, frozen=True, tag=True):
 
 
 ToEngine = Submit | Cancel | GetLog | GetStatus | Shutdown
-FromEngine = Ready | Tokens | Refused | Log | Status
+FromEngine = Ready | Tokens | Cached | Refused | Log | Status
 
 
 def pack_tokens(emissions: list[Emission]) -> Tokens:

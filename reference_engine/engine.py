@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from reference_engine.config import EngineConfig
-from reference_engine.invariants import InvariantChecker
 from reference_engine.door import Door, TurnedAwayError
+from reference_engine.invariants import InvariantChecker
 from reference_engine.metrics import EngineCounters, EngineStatus
 from reference_engine.scheduler import Scheduler, UnservableError
 from reference_engine.sequence import FinishReason, Sequence

@@ -18,6 +18,7 @@ import msgspec
 
 from reference_engine import tokenizer
 from reference_engine.channel import (
+    Cached,
     Cancel,
     EngineEnd,
     GetLog,
@@ -37,6 +38,7 @@ from reference_engine.engine import Engine
 from reference_engine.policies import make_policy
 from reference_engine.scheduler import Scheduler, UnservableError
 from reference_engine.sequence import Sampling, Sequence
+from reference_engine.step import Emission
 from reference_engine.steplog import write_logs
 
 
@@ -70,19 +72,29 @@ class EngineLoop:
                 if isinstance(message, Shutdown):
                     return
                 self._take(message)
-            if not engine.has_work:
-                continue
-            for sequence in engine.drop_expired():
+            self._drop_expired()
+            if engine.has_work:
+                self._send(engine.step())
+
+    def _drop_expired(self) -> None:
+        for sequence in self._engine.drop_expired():
+            del self._sequences[sequence.handle]
+            self._end.send(Refused(sequence.handle, 503, "not started before its deadline"))
+
+    def _send(self, emissions: list[Emission]) -> None:
+        if not emissions:
+            return
+        if self._engine.config.is_prefix_shared:
+            self._report_cached(emissions)
+        self._end.send(pack_tokens(emissions))
+        for sequence, _, reason in emissions:
+            if reason is not None:
                 del self._sequences[sequence.handle]
-                end.send(Refused(sequence.handle, 503, "not started before its deadline"))
-            if not engine.has_work:
-                continue
-            emissions = engine.step()
-            if emissions:
-                end.send(pack_tokens(emissions))
-                for sequence, _, reason in emissions:
-                    if reason is not None:
-                        del self._sequences[sequence.handle]
+
+    def _report_cached(self, emissions: list[Emission]) -> None:
+        for sequence, _, _ in emissions:
+            if sequence.num_emitted == 1:
+                self._end.send(Cached(sequence.handle, sequence.num_cached))
 
     def _take(self, message: ToEngine) -> None:
         match message:

@@ -9,21 +9,25 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from dataclasses import dataclass
+from typing import cast
 
 import msgspec
 
 from reference_engine.answers import Answer, http_chunk
-from reference_engine.api import ApiError, Submission, parse_chat, parse_completion
+from reference_engine.api import ApiError, Submission, parse_chat, parse_completion, parse_tokenize
 from reference_engine.channel import (
+    Cached,
     Cancel,
     FrameSplitter,
     FromEngine,
     GetLog,
+    GetStatus,
     Log,
     Ready,
     Refused,
     Shutdown,
+    Status,
     Submit,
     ToEngine,
     Tokens,
@@ -32,15 +36,20 @@ from reference_engine.channel import (
 )
 from reference_engine.config import EngineConfig
 from reference_engine.connection import Connection, HttpRequest
+from reference_engine.metrics import CONTENT_TYPE, Histogram, render
 from reference_engine.sequence import FinishReason
 from reference_engine.steplog import STEP_COLUMNS, requests_table, steps_table
 
 PARQUET = "application/vnd.apache.parquet"
 
 
-class InFlight(NamedTuple):
+@dataclass(slots=True)
+class InFlight:
+    """A request that the engine has. last_ns: when it arrived, then when its latest token left."""
+
     answer: Answer
     connection: Connection
+    last_ns: int
 
 
 class EngineLink(asyncio.Protocol):
@@ -78,8 +87,10 @@ class Frontend:
         self._started_s = int(time.time())
         self._in_flight: dict[int, InFlight] = {}
         self._handle_of: dict[Connection, int] = {}
-        self._log_waiters: dict[int, tuple[Connection, str]] = {}
+        self._waiters: dict[int, tuple[Connection, str]] = {}
         self._next_handle = 0
+        self._first_token_times = Histogram()
+        self._gaps = Histogram()
         self._is_draining = False
         self.link = EngineLink(self._on_message, self._on_engine_lost)
         self.ready = asyncio.Event()
@@ -91,8 +102,10 @@ class Frontend:
             ("POST", "/v1/chat/completions"): self._chat,
             ("GET", "/v1/models"): self._models,
             ("GET", "/health"): self._health,
-            ("GET", "/steps"): self._get_log,
-            ("GET", "/requests"): self._get_log,
+            ("GET", "/steps"): self._ask_engine,
+            ("GET", "/requests"): self._ask_engine,
+            ("GET", "/metrics"): self._ask_engine,
+            ("POST", "/tokenize"): self._tokenize,
         }
 
     def start_drain(self) -> None:
@@ -112,8 +125,7 @@ class Frontend:
                 raise self._no_route(request)
             route(request, connection)
         except ApiError as error:
-            headers = {"retry-after": "1"} if error.status in (429, 503) else None
-            connection.respond(error.status, error.body(), headers=headers)
+            connection.respond(error.status, error.body(), headers=error.headers)
 
     def _no_route(self, request: HttpRequest) -> ApiError:
         if any(path == request.path for _, path in self._routes):
@@ -143,7 +155,7 @@ class Frontend:
         answer = Answer(
             request_id=request_id, submission=submission, model=self.model_name, created_s=int(time.time())
         )
-        self._in_flight[handle] = InFlight(answer, connection)
+        self._in_flight[handle] = InFlight(answer, connection, arrived_ns)
         self._handle_of[connection] = handle
         self.drained.clear()
         body = submission.body
@@ -188,32 +200,49 @@ class Frontend:
         self._require_ready()
         connection.respond(200, b'{"status":"ok"}')
 
-    def _get_log(self, request: HttpRequest, connection: Connection) -> None:
+    def _tokenize(self, request: HttpRequest, connection: Connection) -> None:
+        ids = parse_tokenize(bytes(request.body), self._config, self.model_name)
+        about = {"count": len(ids), "max_model_len": self._config.max_model_len, "tokens": ids}
+        connection.respond(200, msgspec.json.encode(about))
+
+    def _ask_engine(self, request: HttpRequest, connection: Connection) -> None:
         self._require_ready()
         ticket = self._next_handle
         self._next_handle += 1
-        self._log_waiters[ticket] = (connection, request.path)
-        self.link.send(GetLog(ticket))
+        self._waiters[ticket] = (connection, request.path)
+        self.link.send(GetStatus(ticket) if request.path == "/metrics" else GetLog(ticket))
 
     # What the engine says.
 
     def _on_message(self, message: FromEngine) -> None:
         match message:
             case Tokens():
+                now_ns = time.monotonic_ns()
                 for handle, token_id, reason in unpack_tokens(message):
                     if (in_flight := self._in_flight.get(handle)) is not None:
+                        times = self._gaps if in_flight.answer.token_ids else self._first_token_times
+                        times.observe((now_ns - in_flight.last_ns) / 1e9)
+                        in_flight.last_ns = now_ns
                         self._on_token(handle, in_flight, token_id, reason)
+            case Cached(handle, num_tokens):
+                if (in_flight := self._in_flight.get(handle)) is not None:
+                    in_flight.answer.num_cached = num_tokens
             case Refused(handle, status, text):
                 if (in_flight := self._in_flight.get(handle)) is not None:
                     self._drop(handle)
-                    in_flight.connection.respond(status, ApiError(status, text).body())
+                    error = ApiError(status, text)
+                    in_flight.connection.respond(status, error.body(), headers=error.headers)
             case Log():
                 self._on_log(message)
+            case Status(ticket, status):
+                connection, _ = self._waiters.pop(ticket)
+                text = render(status, self._first_token_times, self._gaps)
+                connection.respond(200, text.encode(), CONTENT_TYPE)
             case Ready():
                 self.ready.set()
 
     def _on_token(self, handle: int, in_flight: InFlight, token_id: int, reason: FinishReason | None) -> None:
-        answer, connection = in_flight
+        answer, connection = in_flight.answer, in_flight.connection
         answer.token_ids.append(token_id)
         if not answer.is_stream:
             if reason is not None:
@@ -234,7 +263,7 @@ class Frontend:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        connection, path = self._log_waiters.pop(log.ticket)
+        connection, path = self._waiters.pop(log.ticket)
         if path == "/steps":
             rows = np.frombuffer(log.steps, np.int64).reshape(-1, len(STEP_COLUMNS))
             table = steps_table(rows, log.metadata)
@@ -247,12 +276,12 @@ class Frontend:
     def _on_engine_lost(self) -> None:
         self.engine_gone.set()
         error = ApiError(503, "the engine has stopped", kind="service_unavailable")
-        for handle, (answer, connection) in list(self._in_flight.items()):
+        for handle, in_flight in list(self._in_flight.items()):
             self._drop(handle)
-            if answer.is_stream and answer.token_ids:
-                connection.close()
+            if in_flight.answer.is_stream and in_flight.answer.token_ids:
+                in_flight.connection.close()
             else:
-                connection.respond(error.status, error.body())
+                in_flight.connection.respond(error.status, error.body(), headers=error.headers)
 
     def _drop(self, handle: int) -> None:
         in_flight = self._in_flight.pop(handle, None)

@@ -17,12 +17,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence as Seq
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from reference_engine.config import SHAPES, ConfigError, EngineConfig
+from reference_engine.config import SHAPES, ConfigError, DoorConfig, EngineConfig
 from reference_engine.connection import Connection
 from reference_engine.frontend import Frontend
 from reference_engine.policies import POLICIES, all_knobs, make_policy
@@ -56,8 +57,20 @@ def parse_args(argv: Seq[str] | None) -> argparse.Namespace:
     parser.add_argument("--log-dir", type=Path, help="write the step and request logs here on exit")
     parser.add_argument("--ready-fd", type=int, metavar="FD", help="write one JSON line here when ready")
     parser.add_argument("--drain-timeout", type=float, default=10.0, metavar="S")
+    add_door(parser)
     add_knobs(parser)
     return parser.parse_args(argv)
+
+
+def add_door(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("admission control; 0 is off")
+    group.add_argument("--max-waiting", type=int, default=0, help="requests in the queue")
+    group.add_argument("--bucket-tokens", type=int, default=0, help="prompt tokens that may come at once")
+    group.add_argument("--bucket-tokens-per-s", type=float, default=0.0, help="and that may follow")
+    group.add_argument("--max-wait-s", type=float, default=0.0, help="turn away who would wait longer")
+    group.add_argument(
+        "--drop-after-s", type=float, default=0.0, help="give up on who was not started by then"
+    )
 
 
 KNOB_PREFIX = "knob_"
@@ -98,6 +111,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         swap_tokens=args.swap_tokens,
         knobs=given_knobs(args),
         is_prefix_shared=args.prefix_sharing,
+        door=DoorConfig(**{f.name: getattr(args, f.name) for f in fields(DoorConfig)}),
         is_bos_enabled=args.bos,
         is_eos_enabled=args.eos,
         threads=args.threads,

@@ -12,6 +12,7 @@ from reference_engine.config import EngineConfig
 from reference_engine.engine import Engine
 from reference_engine.engine_process import build_engine
 from reference_engine.model import random_weights
+from reference_engine.policies import POLICIES
 from tests.reference_engine.dense import dense_logits
 from tests.reference_engine.stub import answer_of, make_sequence, run_to_end
 
@@ -99,6 +100,28 @@ def test_preempted_requests_say_the_same(
     got, num_preemptions = run(build_engine(config), requests)
     assert num_preemptions >= 3
     assert_same(requests, got, alone)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("is_swap", [False, True], ids=["recompute", "swap"])
+def test_every_policy_says_the_same_with_shared_prefixes_and_tiny_memory(
+    requests: list[Request], alone: list[list[int]], policy: str, is_swap: bool
+) -> None:
+    config = replace(
+        CONFIG,
+        policy=policy,
+        kv_tokens=256,
+        chunk_tokens=48,
+        is_prefix_shared=True,
+        swap_tokens=512 if is_swap else 0,
+        knobs={"swap": is_swap},
+    )
+    engine = build_engine(config)
+    got, _ = run(engine, requests)
+    assert_same(requests, got, alone)
+    again, _ = run(engine, requests[::-1])
+    assert_same(requests, again[::-1], alone)
+    assert engine.counters.cached_tokens > 0
 
 
 def test_one_long_among_short_takes_the_split_path(requests: list[Request], alone: list[list[int]]) -> None:

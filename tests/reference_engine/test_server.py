@@ -180,6 +180,61 @@ def test_a_reader_that_sleeps_does_not_hold_up_others(server: RunningServer, cli
     assert received.count(b'"text"') == 1500
 
 
+def test_metrics_and_tokenize(client: httpx.Client) -> None:
+    before = client.get("/metrics").text
+    client.post("/v1/completions", json={"prompt": TEN_WORDS, "max_tokens": 5})
+    after = client.get("/metrics")
+    assert after.headers["content-type"].startswith("text/plain")
+
+    def value(text: str, name: str) -> float:
+        return float(next(line for line in text.splitlines() if line.startswith(f"{name} ")).split()[1])
+
+    assert value(after.text, "engine_output_tokens_total") - value(before, "engine_output_tokens_total") == 5
+    for name, number in (("time_to_first_token", 1), ("inter_token_latency", 4)):
+        count = f"engine_{name}_seconds_count"
+        assert value(after.text, count) - value(before, count) == number
+    answer = client.post("/tokenize", json={"prompt": TEN_WORDS}).json()
+    assert answer["count"] == len(answer["tokens"]) == 11
+    assert client.post("/tokenize", json={"prompt": 1}).status_code == 400
+
+
+def test_a_policy_with_knobs_serves_and_reports_what_it_shares() -> None:
+    flags = (
+        "--policy",
+        "sarathi",
+        "--chunk-tokens",
+        "32",
+        "--prefix-sharing",
+        "--swap",
+        "--swap-tokens",
+        "512",
+    )
+    with running_server(*flags) as server, httpx.Client(base_url=server.url, timeout=20) as client:
+        assert server.about["policy"] == "sarathi"
+        body = {"prompt": " ".join(WORDS[:100]), "max_tokens": 3}
+        cached = [
+            client.post("/v1/completions", json=body).json()["usage"]["prompt_tokens_details"][
+                "cached_tokens"
+            ]
+            for _ in range(2)
+        ]
+    assert cached == [0, 96]
+
+
+def test_a_full_queue_is_answered_with_429_and_when_to_come_back() -> None:
+    body = {"prompt": TEN_WORDS, "max_tokens": 400, "stream": True}
+    with running_server("--max-batch", "1", "--max-waiting", "1") as server:
+        first, second = (socket.create_connection(("127.0.0.1", server.port)) for _ in range(2))
+        with first, second:
+            first.sendall(post_bytes(body))
+            assert first.recv(100).startswith(b"HTTP/1.1 200")
+            second.sendall(post_bytes(body))
+            third = httpx.post(f"{server.url}/v1/completions", json=body)
+            assert third.status_code == 429
+            assert third.headers["retry-after"] == "1"
+            assert "1 requests are waiting" in third.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains_writes_the_logs_and_leaves_with_0(tmp_path: Path, number: signal.Signals) -> None:
     with running_server("--log-dir", str(tmp_path)) as server:
