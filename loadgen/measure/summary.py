@@ -15,12 +15,13 @@ from loadgen.measure.arrivals import Arrivals, judge_arrivals
 from loadgen.measure.columns import Floats, Window
 from loadgen.measure.dialects import read_log, speak
 from loadgen.measure.events import Events, read_events
+from loadgen.measure.groups import describe_groups
 from loadgen.measure.measured import Measured, measure
 from loadgen.measure.metrics import MetricSummary, in_flight_steps
 from loadgen.measure.options import MeasureOptions, RunFacts
 from loadgen.measure.server import describe_server
 from loadgen.measure.slo import Objective, met_by_request, statistic_of
-from loadgen.measure.verdict import Notice, Verdict
+from loadgen.measure.verdict import Notice, Verdict, section_means
 from loadgen.stats.certify import certify
 from loadgen.stats.intervals import independent_values
 from loadgen.store import Run
@@ -61,6 +62,8 @@ def summarize_measured(run: Run, measured: Measured, options: MeasureOptions) ->
         },
         "metrics": {name: metric.to_json() for name, metric in metrics.items()},
         "slo": evaluate_slo(measured, options),
+        "groups": describe_groups(run, measured, options.objectives),
+        "little": apply_littles_law(measured),
         "arrivals": arrivals.to_json(),
         "stamps": describe_stamps(measured),
         "engine": describe_engine(run, window),
@@ -153,6 +156,21 @@ def certify_objective(measured: Measured, objective: Objective) -> dict[str, Any
     num_misses = int(((sample.values > objective.limit) * weights).sum())
     n_eff = independent_values(pool, objective.percentile)
     return asdict(certify(sample.num_values, num_misses, objective.percentile, n_eff=n_eff))
+
+
+def apply_littles_law(measured: Measured) -> dict[str, float | None]:
+    """Requests in flight beside rate times time in flight, inside the window: equal where the run is steady.
+
+    A ratio above 1 says that what was in flight came from before the window; below, that work was left over.
+    """
+    columns, window = measured.columns, measured.window
+    sent = window.holds(columns.sent_ns)
+    if not sent.any() or not window.length_s > 0:
+        return {"in_flight": None, "rate_times_time": None, "ratio": None}
+    residence_s = float((columns.ended_ns[sent] - columns.sent_ns[sent]).sum()) / 1e9 / window.length_s
+    level = float(section_means(in_flight_steps(columns), window, 1)[0])
+    ratio = level / residence_s if residence_s > 0 else None
+    return {"in_flight": level, "rate_times_time": residence_s, "ratio": ratio}
 
 
 def describe_stamps(measured: Measured) -> dict[str, Any]:
