@@ -89,16 +89,20 @@ def measure_cost() -> Iterator[Figure]:
             yield below(f"{where}: bench / httpx", ours / costs["httpx"].cpu_us_per_event, 0.125, "x")
 
 
-def measure_stack(stack: str, num_streams: int, num_tokens: int, regime: str) -> StackCost:
+def measure_stack(
+    stack: str, num_streams: int, num_tokens: int, regime: str, *, pinned: bool = True
+) -> StackCost:
     """Run one stack in a process of its own against a golden server of its own."""
     gap_ms = num_streams / COST_TOKENS_PER_S * 1e3
     ttft_ms = opening_s(num_streams) * 1e3 + 300
     flags = ["--in-steps"] if regime == "steps" else []
-    with start_server(
-        GOLDEN, *ON_SERVER_CPU, "--ttft-ms", f"{ttft_ms}", "--gap-ms", f"{gap_ms}", *flags
-    ) as server:
+    if pinned:
+        flags += ON_SERVER_CPU
+    with start_server(GOLDEN, "--ttft-ms", f"{ttft_ms}", "--gap-ms", f"{gap_ms}", *flags) as server:
         command = [sys.executable, "-m", "benchmarks.stacks", stack, server.url]
-        sizes = ["--streams", f"{num_streams}", "--tokens", f"{num_tokens}", "--cpu", f"{CLIENT_CPU}"]
+        sizes = ["--streams", f"{num_streams}", "--tokens", f"{num_tokens}"]
+        if pinned:
+            sizes += ["--cpu", f"{CLIENT_CPU}"]
         output = subprocess.run([*command, *sizes], stdout=subprocess.PIPE, check=True).stdout
     return StackCost(**json.loads(output))
 
