@@ -204,8 +204,14 @@ def show_preflight(target: OpenedTarget) -> None:
 
 @contextmanager
 def _watched(server: ServerProcess, stop: threading.Event) -> Iterator[None]:
-    threading.Thread(target=_stop_when_dead, args=(server, stop), daemon=True).start()
-    yield
+    over = threading.Event()
+    watcher = threading.Thread(target=_stop_when_dead, args=(server, stop, over), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
 
 
 @contextmanager
@@ -244,10 +250,11 @@ def _started(
                 log.write_text(clean, encoding="utf-8", errors="surrogateescape")
 
 
-def _stop_when_dead(server: ServerProcess, stop: threading.Event) -> None:
-    while not stop.wait(0.2):
+def _stop_when_dead(server: ServerProcess, stop: threading.Event, over: threading.Event) -> None:
+    while not over.wait(0.2):
         if not server.is_alive():
             stop.set()
+            return
 
 
 @contextmanager
