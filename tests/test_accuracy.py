@@ -77,6 +77,7 @@ def test_several_tokens_an_event_are_counted_as_such(tmp_path: Path) -> None:
 
 
 def test_a_token_costs_a_fraction_of_what_httpx_takes() -> None:
-    ours, peer = (measure_stack(stack, 16, 100, "spread", pinned=False) for stack in ("bench", "httpx"))
+    # In steps: wake-ups, which other work makes dear for both, are few.
+    ours, peer = (measure_stack(stack, 64, 30, "steps", pinned=False) for stack in ("bench", "httpx"))
     assert ours.cpu_us_per_event < 0.6 * peer.cpu_us_per_event
     assert ours.reads_per_event > 0.8
