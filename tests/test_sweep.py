@@ -1,0 +1,101 @@
+"""`bench sweep`: a run per rate, kept and named; saturation bracketed by the backlog."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from loadgen.cli.sweep import parse_rates
+from loadgen.errors import UsageError
+from loadgen.measure.sweep import SweepPoint, find_saturation
+from tests.loadgen.test_preflight import MODELS, completions, server
+from tests.test_bad_input import bench
+
+
+def point(rate: float, *, is_stable: bool = True, status: str = "valid") -> SweepPoint:
+    return SweepPoint(
+        rate_per_s=rate,
+        folder=f"rate-{rate:g}",
+        status=status,
+        reasons=(),
+        is_stable=is_stable,
+        offered_per_s=rate,
+        ok_per_s=rate,
+        output_tokens_per_s=None,
+        goodput_per_s=None,
+        failed=0,
+        latency={},
+        intervals={},
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "rates"),
+    [
+        ("2:40:3", [2, 21, 40]),
+        ("5,10,20", [5, 10, 20]),
+        ("20,5,5", [5, 20]),
+        ("7", [7]),
+        ("0.5:1:2", [0.5, 1]),
+    ],
+)
+def test_rates(text: str, rates: list[float]) -> None:
+    assert parse_rates(text) == rates
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "-1,2", "2:40", "2:40:0", "2:40:1", "a,b", "inf", "nan", "1:2:9999"]
+)
+def test_wrong_rates_are_named(text: str) -> None:
+    with pytest.raises(UsageError, match="--rates"):
+        parse_rates(text)
+
+
+def test_saturation_lies_between_the_last_steady_and_the_first_growing_backlog() -> None:
+    found = find_saturation([point(40, is_stable=False), point(10), point(20), point(80, is_stable=False)])
+    assert (found.stable_per_s, found.unstable_per_s) == (20, 40)
+    assert "between 20" in found.sentence()
+
+
+def test_a_steady_point_above_a_growing_one_does_not_count() -> None:
+    found = find_saturation([point(10), point(20, is_stable=False), point(30)])
+    assert (found.stable_per_s, found.unstable_per_s) == (10, 20)
+
+
+def test_an_invalid_point_says_nothing() -> None:
+    found = find_saturation([point(10), point(20, is_stable=False, status="invalid"), point(30)])
+    assert (found.stable_per_s, found.unstable_per_s) == (30, None)
+    assert "above the highest" in found.sentence()
+
+
+def test_no_steady_point_is_an_answer() -> None:
+    assert "below 10" in find_saturation([point(10, is_stable=False)]).sentence()
+
+
+def test_every_rate_has_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "runs"
+    with server({"/v1/models": MODELS, "/v1/completions": completions()}) as url:
+        load = ("--rates", "5,15", "--duration", "1s", "--dist", "fixed", "--output-tokens", "4")
+        code = bench("sweep", *load, "--target", url, "--out", out, "--json", "--quiet")
+    assert code in (0, 3)  # a machine shared with other work may be told that the client was late
+    printed = json.loads(capsys.readouterr().out)
+    assert [p["rate_per_s"] for p in printed["points"]] == [5, 15]
+    folder = Path(printed["folder"])
+    assert json.loads((folder / "sweep.json").read_text())["points"] == printed["points"]
+    for found in printed["points"]:
+        assert found["failed"] == 0
+        assert (folder / found["folder"] / "requests.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [([], "--rates"), (["--rates", "5", "--rate", "3"], "--rate"), (["--rates", "x"], "--rates 'x'")],
+)
+def test_wrong_flags_are_told(
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench("sweep", *arguments, "--target", "http://127.0.0.1:9", "--out", tmp_path / "runs") == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
