@@ -25,6 +25,7 @@ from loadgen.golden.process import GOLDEN, Int64, start_server
 NULL = "tests.servers.null"
 ON_SERVER_CPU = ("--cpu", str(SERVER_CPU))
 COST_TOKENS_PER_S = 2_500
+MUST_KEEP_UP_TOKENS_PER_S = 20_000
 LENGTHS = ("--dist", "fixed", "--input-tokens", "32")
 
 
@@ -132,7 +133,7 @@ def cpu_us_per_token(driven: Driven) -> float:
 
 def measure_streams() -> Iterator[Figure]:
     """1,000 streams at once, at growing token rates: where the client stops keeping up."""
-    for tokens_per_s in (10_000, 20_000, 30_000, 40_000):
+    for tokens_per_s in (10_000, 20_000, 40_000, 60_000):
         gap_ms = 1000 / tokens_per_s * 1e3
         rate_per_s = tokens_per_s / 64
         with start_server(GOLDEN, *ON_SERVER_CPU, "--ttft-ms", "50", "--gap-ms", f"{gap_ms}") as server:
@@ -142,11 +143,23 @@ def measure_streams() -> Iterator[Figure]:
         assert errors is not None
         where = f"1,000 streams, {tokens_per_s:,} tokens/s"
         note = f"{driven.worker['peak_in_flight']} in flight, {driven.verdict()}"
-        yield below(f"{where}: TTFT error p99", quantile_ms(errors.ttft_ns, 0.99), 5.0, "ms", note)
+        error_ms = quantile_ms(errors.ttft_ns, 0.99)
+        is_met = (error_ms is not None and error_ms < 5) or (
+            tokens_per_s > MUST_KEEP_UP_TOKENS_PER_S and "client_slow" in driven.verdict()
+        )
+        target = "< 5" if tokens_per_s <= MUST_KEEP_UP_TOKENS_PER_S else "< 5, or told"
+        yield Figure(
+            name=f"{where}: TTFT error p99",
+            value=error_ms,
+            unit="ms",
+            target=target,
+            is_met=is_met,
+            note=note,
+        )
         yield Figure(name=f"{where}: gap error p99", value=quantile_ms(errors.gap_ns, 0.99), unit="ms")
         reads, cpu = driven.reads_per_event, cpu_us_per_token(driven)
         note = f"CPU {cpu:.3g} us/token; server late by {quantile_ms(errors.lateness_ns, 0.99):.3g} ms p99"
-        target = ">= 0.9" if tokens_per_s <= 20_000 else ""
+        target = ">= 0.9" if tokens_per_s <= MUST_KEEP_UP_TOKENS_PER_S else ""
         yield Figure(
             name=f"{where}: reads per event",
             value=reads,
