@@ -21,6 +21,7 @@ from benchmarks.runs import CLIENT_CPU, SERVER_CPU, Driven, run_bench
 from benchmarks.stacks import StackCost, opening_s
 from loadgen.golden.judge import quantile_ms
 from loadgen.golden.process import GOLDEN, Int64, start_server
+from loadgen.measurement import CpuPressure
 
 NULL = "tests.servers.null"
 ON_SERVER_CPU = ("--cpu", str(SERVER_CPU))
@@ -275,12 +276,15 @@ def main() -> None:
     if len(os.sched_getaffinity(0)) < 2:
         sys.exit("two processors are needed: one for the server, one for the client")
     print(f"{platform.platform()}, Python {platform.python_version()}, {os.cpu_count()} processors")
-    print(f"load before the start: {os.getloadavg()[0]:.1f}; figures taken beside other work are worse")
     for section in sections:
         measure = SECTIONS[section]
         print(f"{section}: {measure.__doc__}")
+        pressure = CpuPressure()
         for figure in measure():
             print(figure.render(), flush=True)
+        percent = pressure.percent()
+        waited = "not told by this system" if percent is None else f"{percent:.0f} % of the time"
+        print(f"  CPU pressure meanwhile: {waited}")
 
 
 if __name__ == "__main__":
