@@ -7,46 +7,22 @@ returns False and is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reports import latency_figures as latency
 from reports import time_figures as times
-from reports.canvas import inline_svg, new_figure, save_figure
+from reports.figure_spec import FigureSpec
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from reports.subject import Subject
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FigureSpec:
-    """One figure: what it is called, what the reader should see in it, and how it is drawn."""
-
-    title: str
-    caption: str
-    draw: Callable[[Subject, list[Axes]], bool]
-    num_rows: int = 1
-    height_inches: float = 3.3
 
 
 def render_figure(subject: Subject, name: str, file_format: str = "svg") -> bytes | None:
     """Draw one figure by name as svg, pdf or png; None where the run holds no data for it."""
-    spec = FIGURES[name]
-    with new_figure(spec.num_rows, spec.height_inches) as (figure, axes):
-        return save_figure(figure, file_format) if spec.draw(subject, axes) else None
+    return FIGURES[name].render(subject, file_format)
 
 
-def render_inline(subject: Subject, name: str) -> str | None:
-    """Draw one figure as an SVG element for a page; None where the run holds no data for it."""
-    svg = render_figure(subject, name)
-    spec = FIGURES[name]
-    return None if svg is None else inline_svg(svg.decode(), name, spec.title, spec.caption)
-
-
-FIGURES: dict[str, FigureSpec] = {
+FIGURES: dict[str, FigureSpec[Subject]] = {
     "latency_spectrum": FigureSpec(
         title="Latency by percentile",
         caption="How slow the slowest requests are: each step to the right is ten times rarer. "

@@ -6,15 +6,15 @@ Decides the order of the page and what stands in each table; `reports.words` wri
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reports import facts, words
-from reports.figures import FIGURES, render_inline
-from reports.pages import page_template, template_text
+from reports.figure_spec import draw_all
+from reports.figures import FIGURES
+from reports.pages import data_link, page_template, template_text
 from reports.quantities import choose_time_unit, format_count, format_in, format_time
 from reports.subject import Subject
 
@@ -46,17 +46,6 @@ class TableRow:
     num_values: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrawnFigure:
-    """A figure as it stands in the page."""
-
-    name: str
-    number: int
-    title: str
-    caption: str
-    svg: str
-
-
 def render_run(run: Run) -> str:
     """Return the page of one run, complete in itself."""
     subject = Subject.of(run)
@@ -72,7 +61,7 @@ def render_run(run: Run) -> str:
         context=words.context_lines(run.manifest, summary),
         statistics=STATISTICS,
         rows=latency_rows(summary["metrics"]),
-        figures=_draw_all(subject),
+        figures=draw_all(FIGURES, subject),
         slowest=_slowest(subject),
         failures=words.failure_rows(run),
         counts=summary["counts"],
@@ -80,7 +69,7 @@ def render_run(run: Run) -> str:
         tables=facts.tables(run.manifest),
         settings=facts.settings(run.manifest),
         raw=raw,
-        data_link="data:application/json;base64," + base64.b64encode(raw.encode()).decode(),
+        data_link=data_link(raw),
         format_count=format_count,
     )
 
@@ -104,18 +93,6 @@ def latency_rows(metrics: Mapping[str, Any]) -> list[TableRow]:
             )
         )
     return rows
-
-
-def _draw_all(subject: Subject) -> list[DrawnFigure]:
-    drawn: list[DrawnFigure] = []
-    for name, spec in FIGURES.items():
-        svg = render_inline(subject, name)
-        if svg is not None:
-            number = len(drawn) + 1
-            drawn.append(
-                DrawnFigure(name=name, number=number, title=spec.title, caption=spec.caption, svg=svg)
-            )
-    return drawn
 
 
 def _slowest(subject: Subject) -> list[list[str]]:

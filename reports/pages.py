@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -13,6 +14,11 @@ if TYPE_CHECKING:
 def template_text(name: str) -> str:
     """Return a file of the templates folder."""
     return resources.files("reports").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def data_link(text: str) -> str:
+    """Return a link that holds a JSON text itself."""
+    return "data:application/json;base64," + base64.b64encode(text.encode()).decode()
 
 
 @cache

@@ -27,7 +27,7 @@ def report(
     run: Annotated[
         Path | None,
         typer.Argument(
-            help="Run folder (default: the newest under ./runs), or a folder of runs for a list of them.",
+            help="Run folder (default: the newest under ./runs), a sweep, or a folder of runs for a list.",
             metavar="RUN",
         ),
     ] = None,
@@ -45,6 +45,11 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about a run, or the same in another format."""
     folder = run or newest_run(Path("runs"))
+    if (folder / "sweep.json").exists():
+        from reports.sweep_page import render_sweep
+
+        typer.echo(write(output or folder / "report.html", render_sweep(folder).encode()))
+        return
     if not (folder / "manifest.json").exists() and any(folder.glob("*/manifest.json")):
         from reports.index import render_index
 

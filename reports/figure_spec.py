@@ -1,0 +1,55 @@
+"""What a figure is, whatever it shows: title, caption, a function that draws; as a file, or in a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from reports.canvas import inline_svg, new_figure, save_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Shown = TypeVar("Shown")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FigureSpec(Generic[Shown]):
+    """One figure. `draw` returns False where what is to be shown holds no data for it."""
+
+    title: str
+    caption: str
+    draw: Callable[[Shown, list[Axes]], bool]
+    num_rows: int = 1
+    height_inches: float = 3.3
+
+    def render(self, shown: Shown, file_format: str = "svg") -> bytes | None:
+        """Draw as svg, pdf or png; None where there is nothing to draw."""
+        with new_figure(self.num_rows, self.height_inches) as (figure, axes):
+            return save_figure(figure, file_format) if self.draw(shown, axes) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnFigure:
+    """A figure as it stands in a page."""
+
+    name: str
+    number: int
+    title: str
+    caption: str
+    svg: str
+
+
+def draw_all(specs: Mapping[str, FigureSpec[Shown]], shown: Shown) -> list[DrawnFigure]:
+    """Draw the figures that there is data for, numbered in their order."""
+    drawn: list[DrawnFigure] = []
+    for name, spec in specs.items():
+        svg = spec.render(shown)
+        if svg is not None:
+            element = inline_svg(svg.decode(), name, spec.title, spec.caption)
+            number = len(drawn) + 1
+            drawn.append(
+                DrawnFigure(name=name, number=number, title=spec.title, caption=spec.caption, svg=element)
+            )
+    return drawn
