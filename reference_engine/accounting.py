@@ -145,11 +145,14 @@ class Accountant:
         """Open the account of a request that arrived at `at`; it is cut at the next decision."""
         self._arrived.append((sequence, at))
 
-    def drop(self, sequence: Sequence) -> None:
-        """Forget a request that was cancelled."""
-        self._arrived = [entry for entry in self._arrived if entry[0] is not sequence]
-        for accounts in (self._accounts, self._prompts, self._decoding):
-            accounts.pop(sequence.handle, None)
+    def drop(self, sequence: Sequence) -> list[int]:
+        """Forget a request that was cancelled; return when its tokens came out."""
+        account = self._accounts.pop(sequence.handle, None)
+        if account is None:
+            self._arrived = [entry for entry in self._arrived if entry[0] is not sequence]
+            return []
+        self._leave(sequence.handle, account)
+        return account.stamps
 
     def close(self, sequence: Sequence) -> Account:
         """End the account of a request whose last token came out with the last step."""

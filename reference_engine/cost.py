@@ -9,11 +9,16 @@ sheets until somebody measures.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from reference_engine.config import ConfigError
 from reference_engine.step import Load
@@ -22,6 +27,8 @@ PS_PER_NS = 1_000
 PS = {"ps": 1, "ns": 1_000, "us": 1_000_000, "ms": 1_000_000_000, "s": 1_000_000_000_000}
 PROFILES = Path(__file__).parent / "profiles"
 PROFILE_SCHEMA_VERSION = 1
+
+Loads = Mapping[str, NDArray[np.int64]]  # many loads: a column for each field of Load, a value a step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +52,14 @@ class Weights:
                 cost += self.mixed
         return cost
 
+    def costs_ps(self, loads: Loads) -> NDArray[np.int64]:
+        """Return the costs of many steps."""
+        decodes, prompts = loads["decode_seqs"], loads["prefill_seqs"]
+        costs = self.base + self.per_decode * decodes + self.per_context * loads["decode_context"]
+        costs = costs + self.per_prompt * prompts + self.per_token * loads["prefill_tokens"]
+        costs = costs + self.per_pair * loads["prefill_pairs"]
+        return np.asarray(costs + self.mixed * ((decodes > 0) & (prompts > 0)), np.int64)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostModel:
@@ -64,6 +79,31 @@ class CostModel:
             return copies
         work = self.work.cost_ps(load)
         return copies + (work if self.bound is None else max(work, self.bound.cost_ps(load)))
+
+    def costs_ps(self, loads: Loads) -> NDArray[np.int64]:
+        """Return the times of many steps."""
+        costs = self.work.costs_ps(loads)
+        if self.bound is not None:
+            costs = np.maximum(costs, self.bound.costs_ps(loads))
+        is_computing = loads["decode_seqs"] + loads["prefill_seqs"] > 0
+        return np.asarray(np.where(is_computing, costs, 0) + self.per_swap_block * loads["swap_blocks"])
+
+    def costs_of_decodes_ps(self, load: Load, growth: int, most: int, within_ps: int) -> list[int]:
+        """Return the times of the next steps that begin within `within_ps`, at most `most` of them.
+
+        load: of the first, without prompts; each reads `growth` tokens more than the one before.
+        """
+        first = self.cost_ps(load)
+        num_steps = min(most, (within_ps - 1) // first + 1)
+        pace = self.work.per_context * growth
+        if self.bound is None and not pace:
+            return [first] * num_steps
+        costs = [first + pace * i for i in range(num_steps)]
+        if self.bound is not None:
+            work, bound = self.work.cost_ps(load), self.bound.cost_ps(load)
+            bound_pace = self.bound.per_context * growth
+            costs = [max(work + pace * i, bound + bound_pace * i) for i in range(num_steps)]
+        return costs[: bisect_left(list(accumulate(costs, initial=0)), within_ps)]
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

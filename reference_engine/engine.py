@@ -15,7 +15,7 @@ from reference_engine.invariants import InvariantChecker
 from reference_engine.metrics import EngineCounters, EngineStatus
 from reference_engine.scheduler import Scheduler, UnservableError
 from reference_engine.sequence import FinishReason, Sequence
-from reference_engine.step import Emission, StepPlan
+from reference_engine.step import Emission, Load, StepPlan
 from reference_engine.steplog import RequestRow, StepLog
 
 
@@ -87,10 +87,11 @@ class Engine:
         """Run one step and return the tokens it emitted."""
         start_ns = self.clock_ns()
         plan = self.scheduler.schedule()
+        load = plan.load()
         token_ids = self.executor.execute(plan) if plan.scheduled else []
-        return self._postprocess(plan, token_ids, start_ns)
+        return self._postprocess(plan, load, token_ids, start_ns)
 
-    def _postprocess(self, plan: StepPlan, token_ids: list[int], start_ns: int) -> list[Emission]:
+    def _postprocess(self, plan: StepPlan, load: Load, token_ids: list[int], start_ns: int) -> list[Emission]:
         counters = self.counters
         for sequence, _ in plan.scheduled:
             if sequence.first_scheduled_ns is None:
@@ -121,6 +122,10 @@ class Engine:
             len(state.waiting),
             len(state.running),
             len(plan.preempted),
+            load.decode_context,
+            load.prefill_seqs,
+            load.prefill_pairs,
+            load.swap_blocks,
         )
         if self._checker is not None:
             self._checker.check(plan)

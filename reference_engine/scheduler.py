@@ -10,7 +10,7 @@ from reference_engine.config import EngineConfig
 from reference_engine.kv_cache import BlockPool, BlockTables
 from reference_engine.policies.base import Phase, Policy, Requeue, State
 from reference_engine.sequence import FinishReason, Sequence, Status
-from reference_engine.step import Constraint, Emission, Scheduled, StepPlan
+from reference_engine.step import Constraint, Emission, Load, Scheduled, StepPlan
 from reference_engine.tokenizer import EOS_ID
 
 STAND_IN = 1  # a token where nobody computes which
@@ -314,6 +314,11 @@ class Scheduler:
         if bound <= self.tables.pool.num_free:
             return bound
         return sum(max(0, missing(s.slot, s.num_computed + num_steps)) for s in running)
+
+    def steady_load(self) -> Load:
+        """Return the load of the first steady step; each resident reads a token more in the next."""
+        rows = [*self.state.running, *self.held] if self.policy.is_padded else self.state.running
+        return Load(len(rows), len(rows) + sum([s.num_computed for s in rows]))
 
     def repeat(self, num_steps: int) -> list[Sequence]:
         """Let every resident decode for so many of the steady steps; return those who end with the last."""

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from collections.abc import Sequence as Seq
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from reference_engine.accounting import BUCKETS
+from reference_engine.cost import PS_PER_NS, CostModel
 from reference_engine.sequence import Sequence
+from reference_engine.step import Load
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +39,12 @@ STEP_COLUMNS = (
     "waiting",
     "running",
     "preempted",
+    "decode_context",
+    "prefill_seqs",
+    "prefill_pairs",
+    "swap_blocks",
 )
+BUCKET_COLUMNS = (*(f"{name}_ns" for name in BUCKETS), *(f"first_{name}_ns" for name in BUCKETS))
 
 
 class RequestRow(NamedTuple):
@@ -92,21 +101,42 @@ class StepLog:
         return np.roll(self._rows, -(self.num_steps % self._capacity), axis=0)
 
 
-def steps_table(rows: NDArray[np.int64], metadata: Mapping[str, str]) -> pa.Table:
-    """Return the steps as an Arrow table, columns as in STEP_COLUMNS."""
+def steps_table(
+    rows: NDArray[np.int64], metadata: Mapping[str, str], cost: CostModel | None = None
+) -> pa.Table:
+    """Return the steps as an Arrow table, columns as in STEP_COLUMNS.
+
+    With a cost model, `decode_work_ns` and `work_ns` say what a step should have taken: for its decodes
+    alone, and in all.
+    """
     import pyarrow as pa
 
-    table = pa.table({name: rows[:, i] for i, name in enumerate(STEP_COLUMNS)})
-    return table.replace_schema_metadata({"schema_version": str(STEPS_SCHEMA_VERSION), **metadata})
+    columns = {name: rows[:, i] for i, name in enumerate(STEP_COLUMNS)}
+    if cost is not None:
+        none = np.zeros(len(rows), np.int64)
+        decodes = {name: columns[name] if name.startswith("decode") else none for name in Load._fields}
+        columns["decode_work_ns"] = cost.costs_ps(decodes) // PS_PER_NS
+        columns["work_ns"] = cost.costs_ps(columns) // PS_PER_NS
+    facts = {"schema_version": str(STEPS_SCHEMA_VERSION), **metadata}
+    return pa.table(columns).replace_schema_metadata(facts)
 
 
-def requests_table(rows: list[RequestRow], metadata: Mapping[str, str]) -> pa.Table:
-    """Return finished requests as an Arrow table, columns as in RequestRow."""
+def requests_table(
+    rows: list[RequestRow], metadata: Mapping[str, str], buckets: Seq[list[int] | None] | None = None
+) -> pa.Table:
+    """Return finished requests as an Arrow table, columns as in RequestRow and BUCKET_COLUMNS.
+
+    buckets: nanoseconds of each request by bucket; None where they are not known.
+    """
     import pyarrow as pa
 
     kinds: dict[str, Any] = {"server_request_id": pa.string(), "finish_reason": pa.string()}
-    fields = [(name, kinds.get(name, pa.int64())) for name in RequestRow._fields]
-    columns = list(zip(*rows, strict=True)) or [()] * len(fields)
+    fields = [(name, kinds.get(name, pa.int64())) for name in (*RequestRow._fields, *BUCKET_COLUMNS)]
+    unknown = [None] * len(BUCKET_COLUMNS)
+    values = [
+        (*row, *(split or unknown)) for row, split in zip(rows, buckets or [None] * len(rows), strict=True)
+    ]
+    columns = list(zip(*values, strict=True)) or [()] * len(fields)
     arrays = [pa.array(c, kind) for c, (_, kind) in zip(columns, fields, strict=True)]
     schema = pa.schema(fields, metadata={"schema_version": str(STEPS_SCHEMA_VERSION), **metadata})
     return pa.Table.from_arrays(arrays, schema=schema)

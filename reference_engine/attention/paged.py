@@ -8,6 +8,7 @@ like length go together; where padding to the longest would waste much, they are
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from reference_engine.config import ModelShape
 
-MAX_PADDING_SHARE = 0.4  # above it, splitting rows by length beats the cost of another kernel call
+MIN_TOKENS_SAVED = 512  # reading fewer padded tokens than this costs less than one more kernel call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +38,17 @@ class Rows:
 
 
 def split_by_length(lengths: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Cut ascending `lengths` into runs [first, end), so that padding within a run stays cheap."""
-    longest = int(lengths[-1])
-    if int(lengths.sum()) >= (1 - MAX_PADDING_SHARE) * longest * len(lengths):
+    """Cut ascending `lengths` into runs [first, end) at powers of two, where a cut saves enough padding."""
+    if (int(lengths[-1]) - int(lengths[0])) * (len(lengths) - 1) < MIN_TOKENS_SAVED:
         return [(0, len(lengths))]
-    bucket = np.ceil(np.log2(lengths)).astype(np.int64)
-    cuts = (np.flatnonzero(np.diff(bucket)) + 1).tolist()
-    return list(zip([0, *cuts], [*cuts, len(lengths)], strict=True))
+    bucket = np.ceil(np.log2(lengths))
+    ends = [*(np.flatnonzero(np.diff(bucket)) + 1).tolist(), len(lengths)]
+    runs, first = [], 0
+    for end, next_end in pairwise(ends):
+        if (end - first) * int(lengths[next_end - 1] - lengths[end - 1]) >= MIN_TOKENS_SAVED:
+            runs.append((first, end))
+            first = end
+    return [*runs, (first, len(lengths))]
 
 
 class PagedAttention:

@@ -1,0 +1,279 @@
+"""A run in virtual time: the scheduler and its policy as they are, a cost model in place of the model.
+
+Requests arrive at the instants of a schedule, whatever the engine does; steps follow each other without a gap
+while there is work. Between two events nothing changes but the lengths of the answers, so steady steps are
+taken in together; with `is_jumping` off they run one by one, with the same result to the nanosecond.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Literal, Protocol
+
+from reference_engine.accounting import Account, Accountant
+from reference_engine.config import EngineConfig
+from reference_engine.cost import PS_PER_NS, CostModel
+from reference_engine.door import Door, TurnedAwayError
+from reference_engine.executors.simulated import SimulatedExecutor, VirtualClock, to_ns
+from reference_engine.invariants import InvariantChecker, require
+from reference_engine.policies import make_policy
+from reference_engine.scheduler import Scheduler, UnservableError
+from reference_engine.sequence import FinishReason, Sequence
+from reference_engine.simulation_log import StepRows
+from reference_engine.step import StepPlan
+from workloads.plan import Plan
+
+NEVER_NS = 2**62
+NEVER_PS = NEVER_NS * PS_PER_NS
+FIRST_OWN_TOKEN = 1 << 40  # ids of tokens that no other prompt has
+
+
+class Due(Protocol):
+    """A request to be sent: its row in the plan and the instant that its latency runs from."""
+
+    @property
+    def position(self) -> int: ...
+
+    @property
+    def scheduled_ns(self) -> int: ...
+
+
+class Schedule(Protocol):
+    """Hands out every request of the plan once, as clients do: open or closed loop."""
+
+    def next_ns(self) -> int: ...
+
+    def take(self, now_ns: int) -> Due | None: ...
+
+    def on_end(self, ended_ns: int) -> None: ...
+
+
+class Listener(Protocol):
+    """Learns how each request ended. stamps_ps: when its tokens came out."""
+
+    def completed(self, sequence: Sequence, account: Account) -> None: ...
+
+    def failed(self, sequence: Sequence, failure: Failure, at_ns: int, stamps_ps: list[int]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How a request ended that did not get its whole answer: an outcome as in requests.parquet, and why."""
+
+    outcome: Literal["http_status", "timeout", "cancelled"]
+    error: str
+    http_status: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a client waits, in nanoseconds: from the send for the first token and for the end; after the
+    last send for whatever is still in flight.
+    """
+
+    first_token_ns: int = NEVER_NS
+    total_ns: int = NEVER_NS
+    drain_ns: int = NEVER_NS
+
+
+class Simulation:
+    """One engine in virtual time, from the first request to the last."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        cost: CostModel,
+        plan: Plan,
+        schedule: Schedule,
+        listener: Listener,
+        *,
+        steps: StepRows | None = None,
+        patience: Patience | None = None,
+        is_jumping: bool = True,
+    ) -> None:
+        self.config = config
+        self.clock = VirtualClock()
+        self.scheduler = Scheduler(config, make_policy(config))
+        self.num_steps = 0
+        self._cost = cost
+        self._plan = plan
+        self._schedule = schedule
+        self._listener = listener
+        self._steps = steps
+        self._patience = patience or Patience()
+        self._is_jumping = is_jumping
+        self._executor = SimulatedExecutor(cost, self.clock)
+        self._accountant = Accountant(self.scheduler.policy, self.scheduler.state, cost.cost_ps)
+        self._door = Door(config.door)
+        self._checker = InvariantChecker(self.scheduler) if config.check_invariants else None
+        self._last = StepPlan(budget=0)
+        self._first_token_by: deque[tuple[int, Sequence]] = deque()
+        self._end_by: deque[tuple[int, Sequence]] = deque()
+        self._num_sent = 0
+        self._drained_by = NEVER_PS
+
+    def run(self) -> None:
+        """Run until every request of the schedule has ended."""
+        while True:
+            self._let_go()
+            self._take_in()
+            if self.scheduler.has_work:
+                if not (self._is_jumping and self._jump()):
+                    self._step()
+            elif (due_ns := self._schedule.next_ns()) < NEVER_NS:
+                self.clock.now_ps = max(self.clock.now_ps, due_ns * PS_PER_NS)
+            else:
+                return
+
+    def _take_in(self) -> None:
+        """Queue what has arrived by now."""
+        now_ns, schedule = self.clock.now_ps // PS_PER_NS, self._schedule
+        while schedule.next_ns() <= now_ns:
+            due = schedule.take(now_ns)
+            assert due is not None
+            self._send(self._sequence(due), now_ns)
+
+    def _send(self, sequence: Sequence, now_ns: int) -> None:
+        patience, sent_ns = self._patience, sequence.arrived_ns
+        self._num_sent += 1
+        if self._num_sent == len(self._plan):
+            self._drained_by = (sent_ns + patience.drain_ns) * PS_PER_NS
+        try:
+            self.scheduler.require_servable(sequence)
+            self._door.check(sequence, self.scheduler.state, now_ns)
+        except (UnservableError, TurnedAwayError) as error:
+            status = 400 if isinstance(error, UnservableError) else 429
+            self._listener.failed(sequence, Failure("http_status", str(error), status), now_ns, [])
+            self._schedule.on_end(now_ns)
+            return
+        self.scheduler.add(sequence)
+        self._accountant.arrive(sequence, sent_ns * PS_PER_NS)
+        if patience.first_token_ns < NEVER_NS:
+            self._first_token_by.append(((sent_ns + patience.first_token_ns) * PS_PER_NS, sequence))
+        if patience.total_ns < NEVER_NS:
+            self._end_by.append(((sent_ns + patience.total_ns) * PS_PER_NS, sequence))
+
+    def _sequence(self, due: Due) -> Sequence:
+        plan, row = self._plan, due.position
+        num_prompt = int(plan.prompt_tokens[row])
+        return Sequence(
+            handle=row,
+            request_id=str(row),
+            tokens=self._tokens(row, num_prompt) if self.config.is_prefix_shared else [0] * num_prompt,
+            num_prompt=num_prompt,
+            max_tokens=int(plan.output_tokens[row]),
+            arrived_ns=due.scheduled_ns,
+            enqueued_ns=due.scheduled_ns,
+            user=plan.classes[plan.class_id[row]],
+        )
+
+    def _tokens(self, row: int, num_prompt: int) -> list[int]:
+        """Return token ids that equal those of another prompt where the plan shares a block, only there."""
+        plan, size = self._plan, self._plan.block_tokens
+        blocks = plan.prefix_blocks[plan.prefix_offsets[row] : plan.prefix_offsets[row + 1]].tolist()
+        shared = [block * size + i for block in blocks for i in range(size)][:num_prompt]
+        first = FIRST_OWN_TOKEN + (row << 24)
+        return shared + list(range(first, first + num_prompt - len(shared)))
+
+    def _let_go(self) -> None:
+        """Drop the requests whose door or client has lost patience by now."""
+        now_ps, patience = self.clock.now_ps, self._patience
+        for sequence in self._door.expired(self.clock.now_ns):
+            failure = Failure("http_status", "not started before its deadline", 503)
+            self._drop(sequence, FinishReason.EXPIRED, failure)
+        while self._first_token_by and self._first_token_by[0][0] <= now_ps:
+            _, sequence = self._first_token_by.popleft()
+            if sequence.num_emitted == 0:
+                self._cancel(sequence, "timeout", f"no token within {patience.first_token_ns / 1e9:g} s")
+        while self._end_by and self._end_by[0][0] <= now_ps:
+            _, sequence = self._end_by.popleft()
+            self._cancel(sequence, "timeout", f"no end within {patience.total_ns / 1e9:g} s")
+        if now_ps >= self._drained_by:
+            state = self.scheduler.state
+            words = f"still in flight {patience.drain_ns / 1e9:g} s after the last request was sent"
+            for sequence in [*state.running, *state.swapped, *state.waiting]:
+                self._cancel(sequence, "cancelled", words)
+
+    def _cancel(self, sequence: Sequence, outcome: Literal["timeout", "cancelled"], error: str) -> None:
+        if sequence.finish_reason is None:
+            self._drop(sequence, FinishReason.CANCELLED, Failure(outcome, error))
+
+    def _drop(self, sequence: Sequence, reason: FinishReason, failure: Failure) -> None:
+        self.scheduler.cancel(sequence, reason)
+        stamps = self._accountant.drop(sequence)
+        now_ns = self.clock.now_ns
+        self._listener.failed(sequence, failure, now_ns, stamps)
+        self._schedule.on_end(now_ns)
+
+    def _next_event_ps(self) -> int:
+        """Return when something other than a step next happens."""
+        event_ps = min(self._schedule.next_ns() * PS_PER_NS, self._drained_by)
+        for queue in (self._first_token_by, self._end_by):
+            if queue:
+                event_ps = min(event_ps, queue[0][0])
+        return event_ps
+
+    def _step(self) -> None:
+        start_ps, scheduler = self.clock.now_ps, self.scheduler
+        plan = self._last = scheduler.schedule()
+        load = self._accountant.decide(plan, start_ps)
+        token_ids = self._executor.compute(plan, load)
+        end_ps = self.clock.now_ps
+        require(end_ps > start_ps, "I4 work conservation", f"a step that takes no time: {load}")
+        for sequence in plan.admitted:
+            if sequence.first_scheduled_ns is None:
+                sequence.first_scheduled_ns = to_ns(start_ps)
+        emissions = scheduler.postprocess(plan, token_ids)
+        self._accountant.finish(plan, end_ps)
+        self._door.observe(plan, to_ns(end_ps) - to_ns(start_ps))
+        for sequence, _, reason in emissions:
+            if reason is not None:
+                self._complete(sequence)
+        self.num_steps += 1
+        if self._steps is not None:
+            self._steps.add(scheduler, load, start_ps, end_ps, len(plan.preempted))
+        if self._checker is not None:
+            self._checker.check(plan)
+
+    def _jump(self) -> bool:
+        """Run steady steps up to the next event; False where not one is sure."""
+        scheduler, start_ps = self.scheduler, self.clock.now_ps
+        most = scheduler.steady_steps(self._last)
+        within_ps = self._next_event_ps() - start_ps
+        if most < 1 or within_ps <= 0:
+            return False
+        load, growth = scheduler.steady_load(), len(scheduler.state.running)
+        costs = self._cost.costs_of_decodes_ps(load, growth, most, within_ps)
+        num_steps = len(costs)
+        ends = list(accumulate(costs, initial=start_ps))[1:]
+        taken = self._blocks_taken(num_steps)
+        if self._steps is not None:
+            self._steps.add_run(scheduler, load, [start_ps, *ends[:-1]], ends, taken)
+        ended = scheduler.repeat(num_steps)
+        self._accountant.repeat(ends, costs, taken)
+        if self.config.door.max_wait_s:
+            plan = StepPlan(budget=0, num_decodes=growth)
+            for start, end in zip([start_ps, *ends], ends, strict=False):
+                self._door.observe(plan, to_ns(end) - to_ns(start))
+        self.clock.now_ps = ends[-1]
+        for sequence in ended:
+            self._complete(sequence)
+        self.num_steps += num_steps
+        if ended and self._steps is not None:
+            self._steps.correct_last(scheduler)
+        return True
+
+    def _blocks_taken(self, num_steps: int) -> list[int]:
+        """Return the blocks that residents will have taken after each of so many decode steps."""
+        taken, tables, block_tokens = [0] * num_steps, self.scheduler.tables, self.config.block_tokens
+        for sequence in self.scheduler.state.running:
+            slack = tables.num_blocks_of(sequence.slot) * block_tokens - sequence.num_computed
+            for i in range(slack, num_steps, block_tokens):
+                taken[i] += 1
+        return list(accumulate(taken))
+
+    def _complete(self, sequence: Sequence) -> None:
+        self._listener.completed(sequence, self._accountant.close(sequence))
+        self._schedule.on_end(self.clock.now_ns)

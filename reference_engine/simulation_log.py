@@ -1,0 +1,203 @@
+"""The logs of a simulated run, in the files of a live one: written in pieces, so that memory stays flat.
+
+A run of steady steps is kept as one entry and laid out into rows, one a step, when a piece is written.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reference_engine.accounting import Account, split_ns
+from reference_engine.cost import PS_PER_NS, CostModel
+from reference_engine.executors.simulated import to_ns
+from reference_engine.scheduler import Scheduler
+from reference_engine.sequence import Sequence
+from reference_engine.step import Load
+from reference_engine.steplog import REQUESTS_FILE, STEPS_FILE, RequestRow, requests_table, steps_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+PIECE_STEPS = 1 << 16
+PIECE_REQUESTS = 1 << 14
+
+
+class StepRows:
+    """engine_steps.parquet of a simulated run; `path` None keeps the pieces for `table` (tests)."""
+
+    def __init__(self, path: Path | None, cost: CostModel, metadata: dict[str, str]) -> None:
+        self._path = path
+        self._cost = cost
+        self._metadata = metadata
+        self._writer: pq.ParquetWriter | None = None
+        self._num_written = 0
+        self._runs: list[tuple[int, ...]] = []
+        self._starts_ps: list[int] = []
+        self._ends_ps: list[int] = []
+        self._taken: list[int] = []
+
+    def add(self, scheduler: Scheduler, load: Load, start_ps: int, end_ps: int, num_preempted: int) -> None:
+        """Append a step that the scheduler has just taken in."""
+        self._append(1, scheduler, load, 0, num_preempted)
+        self._starts_ps.append(start_ps)
+        self._ends_ps.append(end_ps)
+        self._taken.append(0)
+        if len(self._ends_ps) >= PIECE_STEPS:
+            self.flush()
+
+    def add_run(
+        self,
+        scheduler: Scheduler,
+        load: Load,
+        starts_ps: list[int],
+        ends_ps: list[int],
+        taken: list[int],
+    ) -> None:
+        """Append steady steps that the scheduler is about to take in; `taken`: blocks taken up to each."""
+        if len(self._ends_ps) >= PIECE_STEPS:
+            self.flush()
+        self._append(len(ends_ps), scheduler, load, len(scheduler.state.running), 0)
+        self._starts_ps += starts_ps
+        self._ends_ps += ends_ps
+        self._taken += taken
+
+    def correct_last(self, scheduler: Scheduler) -> None:
+        """Put the state as it is now into the last step of a run, which ended some requests."""
+        count, seqs, *_, context, growth, _, _, _, _ = self._runs[-1]
+        self._runs[-1] = (count - 1, *self._runs[-1][1:])
+        self._append(1, scheduler, Load(seqs, context + growth * (count - 1)), 0, 0)
+        self._taken[-1] = 0
+
+    def _append(self, count: int, scheduler: Scheduler, load: Load, growth: int, num_preempted: int) -> None:
+        state, pool = scheduler.state, scheduler.tables.pool
+        num_cached = pool.num_cached
+        self._runs.append(
+            (
+                count,
+                load.decode_seqs,
+                pool.num_used,
+                num_cached,
+                pool.num_free - num_cached,
+                len(state.waiting),
+                len(state.running),
+                num_preempted,
+                load.decode_context,
+                growth,
+                load.prefill_seqs,
+                load.prefill_tokens,
+                load.prefill_pairs,
+                load.swap_blocks,
+            )
+        )
+
+    def flush(self) -> pa.Table:
+        """Write the steps since the last piece, and return them."""
+        runs = np.array(self._runs, np.int64).reshape(-1, 14)
+        counts = runs[:, 0]
+        at = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        (_, seqs, used, cached, blank, waiting, running, preempted, context, growth, *prefill) = (
+            np.repeat(column, counts) for column in runs.T
+        )
+        taken = np.array(self._taken, np.int64)
+        from_cached = np.maximum(taken - blank, 0)
+        prompts, tokens, pairs, swap_blocks = prefill
+        rows = np.column_stack(
+            [
+                np.arange(self._num_written, self._num_written + len(at)),
+                _to_ns(self._starts_ps),
+                _to_ns(self._ends_ps),
+                seqs,
+                tokens,
+                used + taken,
+                cached - from_cached,
+                blank - (taken - from_cached),
+                waiting,
+                running,
+                preempted,
+                context + growth * at,
+                prompts,
+                pairs,
+                swap_blocks,
+            ]
+        )
+        self._num_written += len(at)
+        for pending in (self._runs, self._starts_ps, self._ends_ps, self._taken):
+            pending.clear()
+        table = steps_table(rows, self._metadata, self._cost)
+        if self._path is not None:
+            self._write(table)
+        return table
+
+    def _write(self, table: pa.Table) -> None:
+        import pyarrow.parquet as pq
+
+        assert self._path is not None
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._path, table.schema)
+        self._writer.write_table(table)
+
+    def close(self) -> None:
+        """Write what is pending and end the file."""
+        self.flush()
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _to_ns(instants_ps: list[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return (np.array(instants_ps, np.int64) + PS_PER_NS // 2) // PS_PER_NS
+
+
+class RequestLog:
+    """engine_requests.parquet of a simulated run."""
+
+    def __init__(self, path: Path, metadata: dict[str, str]) -> None:
+        self._path = path
+        self._metadata = metadata
+        self._rows: list[RequestRow] = []
+        self._accounts: list[Account] = []
+        self._writer: pq.ParquetWriter | None = None
+
+    def append(self, sequence: Sequence, account: Account) -> None:
+        """Take a request that was served to its end."""
+        sequence.first_token_ns = to_ns(account.stamps[0])
+        sequence.finished_ns = to_ns(account.stamps[-1])
+        self._rows.append(RequestRow.of(sequence))
+        self._accounts.append(account)
+        if len(self._rows) >= PIECE_REQUESTS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the requests since the last piece."""
+        import pyarrow.parquet as pq
+
+        table = requests_table(self._rows, self._metadata, [split_account(a) for a in self._accounts])
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._path, table.schema)
+        self._writer.write_table(table)
+        self._rows.clear()
+        self._accounts.clear()
+
+    def close(self) -> None:
+        """Write what is pending and end the file."""
+        self.flush()
+        assert self._writer is not None
+        self._writer.close()
+
+
+def split_account(account: Account) -> list[int]:
+    """Return nanoseconds by bucket, of the whole time and then of that to the first token."""
+    assert account.first is not None
+    whole = split_ns(account.spent(), int, PS_PER_NS)
+    return whole + split_ns(account.first, int, PS_PER_NS)
+
+
+def open_logs(folder: Path, cost: CostModel, metadata: dict[str, str]) -> tuple[StepRows, RequestLog]:
+    """Open both files in `folder`."""
+    return (
+        StepRows(folder / STEPS_FILE, cost, metadata),
+        RequestLog(folder / REQUESTS_FILE, metadata),
+    )
