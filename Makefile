@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 RUN    ?= --rate 20 --dist lognormal
 
-.PHONY: setup run test check bench loc clean
+.PHONY: setup run test test-servers check bench loc clean
 
 $(VENV)/run.stamp: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -22,6 +22,11 @@ run: $(VENV)/run.stamp ## measure the reference engine and write an HTML report
 
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+SERVERS ?= .servers
+test-servers: $(VENV)/dev.stamp ## install vLLM, llama.cpp and transformers serve (4 GB, half an hour) and measure each
+	PYTHON=$(PYTHON) sh tests/real_servers/install.sh $(SERVERS)
+	SERVERS=$(SERVERS) $(BIN)/python -m pytest tests/real_servers/suite.py -s $(PYTEST_ARGS)
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .

@@ -32,7 +32,7 @@ class ServerProcess:
     """A server started for one measurement; a context manager that stops it whatever happens."""
 
     def __init__(self, command: Sequence[str], *, log: Path, cpus: Iterable[int] | None = None) -> None:
-        """command: must contain `{ready_fd}` where the number of the pipe belongs.
+        """command: contains `{ready_fd}` where the number of the pipe belongs, if it is to use one.
 
         cpus: the processors that the server starts on; a child that asks for others gets them.
         """
