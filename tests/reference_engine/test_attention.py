@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reference_engine.attention.paged import MAX_PADDING_SHARE, PagedAttention, split_by_length
+from reference_engine.attention.paged import MIN_TOKENS_SAVED, PagedAttention, split_by_length
 from reference_engine.config import ModelShape
 
 PAGE, NUM_PAGES = 4, 128
@@ -66,7 +66,9 @@ def test_paged_attention_equals_dense(singles: list[int], chunks: list[tuple[int
         ([96, 100, 128], [(0, 3)]),
         ([5], [(0, 1)]),
         ([30, 31, 32, 2048], [(0, 3), (3, 4)]),
-        ([1, 2, 4, 8, 1024], [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)]),
+        ([1, 2, 4, 8, 1024], [(0, 4), (4, 5)]),
+        ([1, 20, 40, 200], [(0, 4)]),
+        ([60] * 20 + [400] * 5 + [2000], [(0, 20), (20, 25), (25, 26)]),
     ],
 )
 def test_rows_are_split_only_where_padding_wastes_much(
@@ -82,4 +84,5 @@ def test_split_covers_all_rows_and_bounds_the_waste(lengths: list[int]) -> None:
     assert [first for first, _ in cuts] == [0, *(end for _, end in cuts[:-1])]
     assert cuts[-1][1] == len(ascending)
     padded = sum(int(ascending[end - 1]) * (end - first) for first, end in cuts)
-    assert padded <= max(2.0, 1 / (1 - MAX_PADDING_SHARE)) * ascending.sum()
+    num_buckets = 13  # powers of two up to 4096
+    assert padded <= 2 * ascending.sum() + num_buckets * MIN_TOKENS_SAVED
