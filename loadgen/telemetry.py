@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from loadgen.clock import now_ns
 
 SERVER_SCHEMA_VERSION = 1
@@ -143,7 +141,7 @@ def sample_process(pid: int) -> Sample:
             stat = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        cpu_s = (int(stat[11]) + int(stat[12])) / TICKS_PER_S
+        cpu_s = sum(map(int, stat[11:15])) / TICKS_PER_S  # with children that have ended
         sample["process_cpu_s"] = sample.get("process_cpu_s", 0.0) + cpu_s
         rss_bytes = int(stat[21]) * PAGE_BYTES
         sample["process_rss_bytes"] = sample.get("process_rss_bytes", 0.0) + rss_bytes
@@ -196,6 +194,8 @@ class Telemetry:
         verify: bool = True,
     ) -> None:
         """urls: metrics pages, added up; one that is not there at first is let go. pid: a server of ours."""
+        import httpx  # here, for whoever reads samples needs no client
+
         self._urls = list(urls)
         self._interval_s = interval_s
         self._pid = pid
@@ -251,6 +251,8 @@ class Telemetry:
         self._cpu_s += time.thread_time() - cpu_s
 
     def _scrape(self, url: str) -> Sample:
+        import httpx
+
         try:
             response = self._client.get(url)
             response.raise_for_status()

@@ -82,6 +82,43 @@ def test_token_bearing_deltas(delta: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("delta", "is_reasoning"),
+    [
+        ('{"reasoning":"hm"}', True),
+        ('{"content":"","reasoning_content":"hm"}', True),
+        ('{"content":null,"reasoning_content":"hm","odd":[1]}', True),
+        ('{"content":"x","reasoning_content":"hm"}', False),
+        ('{"reasoning":"hm","tool_calls":[{"index":0,"function":{"arguments":"{"}}]}', False),
+        ('{"content":"x"}', False),
+        ('{"role":"assistant"}', False),
+    ],
+)
+def test_thought_is_told_from_answer(delta: str, is_reasoning: bool) -> None:
+    assert chat(delta).is_reasoning is is_reasoning
+    data = f'{{"choices":[{{"index":0,"delta":{delta}}}]}}'.encode()
+    assert _untyped_facts(data).is_reasoning is is_reasoning
+
+
+def test_two_choices_are_thought_only_where_both_are() -> None:
+    thought, answer = '{"delta":{"reasoning":"hm"}}', '{"delta":{"content":"x"}}'
+    assert CHAT.interpret(f'{{"choices":[{thought},{thought}]}}'.encode()).is_reasoning
+    assert not CHAT.interpret(f'{{"choices":[{thought},{answer}]}}'.encode()).is_reasoning
+
+
+def test_a_usage_that_rises_with_the_stream_can_be_asked_for() -> None:
+    body = json.loads(replace(CHAT, continuous_usage=True).body("hi", 3, "m"))
+    assert body["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+
+
+def test_further_fields_replace_those_that_are_sent() -> None:
+    body = COMPLETIONS.body("hi", 3, "m")
+    assert b'"temperature":0' in body
+    warm = replace(COMPLETIONS, extra=(("temperature", "0.7"), ("priority", "1"))).body("hi", 3, "m")
+    assert json.loads(warm) | {"temperature": 0} == json.loads(body) | {"priority": 1}
+    assert warm.count(b"temperature") == 1
+
+
+@pytest.mark.parametrize(
     ("delta", "is_content"),
     [
         ('{"role":"assistant"}', False),
