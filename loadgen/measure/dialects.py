@@ -14,7 +14,7 @@ of the tools in 2025-2026; events without tokens (role, finish, usage) are never
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.measure.columns import Columns, Floats
-from loadgen.measure.events import Events
-from loadgen.stats.quantile import weighted_quantiles
+from loadgen.measure.events import Gaps
+from loadgen.stats.moments import moments
+from loadgen.stats.quantile import interpolated_quantiles, weighted_quantiles
 
 Figures = dict[str, Any]
 
@@ -48,8 +49,8 @@ class Log:
     duration_s: float
 
 
-def read_log(columns: Columns, events: Events) -> Log:
-    """Gather the log. events: of all ok requests, whatever the window."""
+def read_log(columns: Columns, gaps: Gaps) -> Log:
+    """Gather the log. gaps: of all ok requests, whatever the window."""
     ok = columns.is_ok
     sent, done = columns.sent_ns[ok] / 1e9, columns.ended_ns[ok] / 1e9
     last = columns.last_token_ns[ok] / 1e9
@@ -61,8 +62,8 @@ def read_log(columns: Columns, events: Events) -> Log:
         done_s=done,
         prompt_tokens=columns.prompt_tokens[ok],
         output_tokens=columns.output_tokens[ok],
-        gap_s=events.gap_s,
-        gap_tokens=events.gap_tokens,
+        gap_s=gaps.seconds,
+        gap_tokens=gaps.tokens,
         duration_s=float(done.max() - sent.min()) if len(sent) else 0.0,
     )
 
@@ -176,22 +177,26 @@ def _rate(amount: float, log: Log) -> float | None:
 
 
 def _vllm_statistics(name: str, values_s: Floats) -> Figures:
-    known = values_s[~np.isnan(values_s)] * 1e3
-    keys = [f"{statistic}_{name}_ms" for statistic in ("mean", "median", "std", "p90", "p95", "p99")]
-    if len(known) == 0:
-        return dict.fromkeys(keys)
-    median, *tail = np.percentile(known, [50, 90, 95, 99])
-    figures = [known.mean(), median, known.std(), *tail]
-    return {key: float(value) for key, value in zip(keys, figures, strict=True)}
+    found = _linear_statistics(values_s, (0.5, 0.9, 0.95, 0.99))
+    keys = ("mean", "std", "min", "max", "median", "p90", "p95", "p99")
+    named = {key: None if value is None else 1e3 * value for key, value in zip(keys, found, strict=True)}
+    return {f"{key}_{name}_ms": value for key, value in named.items() if key not in ("min", "max")}
 
 
 def _aiperf_statistics(values: Floats) -> Figures:
-    known = values[~np.isnan(values)]
     keys = ("avg", "std", "min", "max", "p50", "p90", "p95", "p99")
+    return dict(zip(keys, _linear_statistics(values, (0.5, 0.9, 0.95, 0.99)), strict=True))
+
+
+def _linear_statistics(values: Floats, qs: Sequence[float]) -> list[float | None]:
+    """Mean, population deviation, smallest, largest, and interpolated quantiles of the known values."""
+    is_known = ~np.isnan(values)
+    known = values if is_known.all() else values[is_known]
     if len(known) == 0:
-        return dict.fromkeys(keys)
-    figures = [known.mean(), known.std(), known.min(), known.max(), *np.percentile(known, [50, 90, 95, 99])]
-    return {key: float(value) for key, value in zip(keys, figures, strict=True)}
+        return [None] * (4 + len(qs))
+    total, mean, squares = moments(known)
+    ends = float(known.min()), float(known.max())
+    return [mean, float(np.sqrt(squares / total)), *ends, *interpolated_quantiles(known.copy(), qs)]
 
 
 def _weighted_statistics(values: Floats, weights: Floats) -> Figures:

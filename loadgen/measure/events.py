@@ -93,69 +93,96 @@ def iter_event_blocks(rows: RequestRows) -> Iterator[EventBlock]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Events:
-    """What one pass leaves. Counted requests are those that the metrics are over (ok, scheduled in the
-    window).
+class Gaps:
+    """The gaps of some requests; request i of them owns seconds[offsets[i]:offsets[i + 1]].
 
-    gap_s: every gap between two events of a counted request, by request, then time; counted request i (in
-    order of index) owns gap_s[gap_offsets[i]:gap_offsets[i + 1]].
-    gap_tokens: the tokens of the event that ended the gap, 0 where unknown; None where all events held one.
-    max_gap_s: the longest silence of each counted request, NaN with fewer than two reads that held events.
-    tokens_in_window: tokens of all requests, counted or not, whose event was stamped inside the window; an
-    event of unknown tokens counts its request's output tokens over its number of events.
-    num_events, num_alone: events of counted requests; those whose stamp is exact (alone in, or last of, a
-    read).
-    uncertain_s: by how much an event of a counted request can have been earlier, values above 0 only.
+    seconds: every gap between two events of a request, by request in order of index, then time.
+    tokens: of the event that ended each gap, 0 where unknown; None where all events held one.
+    max_silence_s: the longest silence of each request, NaN with fewer than two reads that held events.
     """
 
-    gap_s: Floats
-    gap_offsets: NDArray[np.int64]
-    gap_tokens: NDArray[np.uint16] | None
-    max_gap_s: Floats
+    seconds: Floats
+    offsets: NDArray[np.int64]
+    tokens: NDArray[np.uint16] | None
+    max_silence_s: Floats
+
+    def of(self, chosen: Bools) -> Gaps:
+        """The gaps of the chosen requests; without a copy where they follow each other."""
+        at = np.flatnonzero(chosen)
+        lengths = np.diff(self.offsets)[at]
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        kept: slice | Bools
+        if len(at) == 0 or at[-1] - at[0] + 1 == len(at):
+            first, last = (int(at[0]), int(at[-1]) + 1) if len(at) else (0, 0)
+            kept = slice(int(self.offsets[first]), int(self.offsets[last]))
+        else:
+            kept = np.repeat(chosen, np.diff(self.offsets))
+        return Gaps(
+            seconds=self.seconds[kept],
+            offsets=offsets,
+            tokens=None if self.tokens is None else self.tokens[kept],
+            max_silence_s=self.max_silence_s[at],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Events:
+    """What one pass leaves of the chosen requests.
+
+    tokens_in_window: tokens of *all* requests whose event was stamped inside the window; an event of unknown
+    tokens counts its request's output tokens over its number of events.
+    num_events, num_alone: events; those whose stamp is exact (alone in, or last of, a read).
+    uncertain_s: by how much an event can have been earlier than its stamp, values above 0 only.
+    """
+
+    gaps: Gaps
     tokens_in_window: float
     num_events: int
     num_alone: int
     uncertain_s: Floats
 
 
-def read_events(rows: RequestRows, columns: Columns, counted: Bools, window: Window) -> Events:
-    """Make the pass. counted: per row, whether the metrics are over it."""
+def read_events(rows: RequestRows, columns: Columns, chosen: Bools, window: Window) -> Events:
+    """Make the pass. chosen: which rows to keep the events of."""
     # a user-space stamp is late by what is known of the read's delay; a kernel stamp is not
     lag_ns = np.where(columns.is_kernel_stamped, 0.0, np.nan_to_num(columns.recv_lag_ns))
-    gaps: list[Floats] = []
+    seconds: list[Floats] = []
     tokens: list[NDArray[np.uint16]] = []
     lengths: list[NDArray[np.int64]] = []
     uncertain: list[Floats] = []
-    max_gaps: list[Floats] = []
+    silences: list[Floats] = []
     tokens_in_window, num_events, num_alone = 0.0, 0, 0
     for block in iter_event_blocks(rows):
         rows_here = slice(block.start, block.start + block.num_rows)
         tokens_in_window += _sum_tokens(block, columns, window)
-        is_counted = block.spread(counted[rows_here])
-        early_ns = (block.stamp_ns - block.lower_ns)[is_counted]
+        is_chosen = block.spread(chosen[rows_here])
+        early_ns = (block.stamp_ns - block.lower_ns)[is_chosen]
         num_events += len(early_ns)
         num_alone += int((early_ns == 0).sum())
         if lag_ns[rows_here].any():
-            early_ns = early_ns + block.spread(lag_ns[rows_here])[is_counted]
+            early_ns = early_ns + block.spread(lag_ns[rows_here])[is_chosen]
         uncertain.append(early_ns[early_ns > 0] / 1e9)
 
         ends, gap_s, silence_s = block.gaps()
-        if not is_counted.all():
-            kept = is_counted[ends]
+        if not is_chosen.all():
+            kept = is_chosen[ends]
             ends, gap_s, silence_s = ends[kept], gap_s[kept], silence_s[kept]
         per_row = np.diff(np.searchsorted(ends, block.offsets))
-        per_counted = per_row[counted[rows_here]]
-        gaps.append(gap_s)
+        per_chosen = per_row[chosen[rows_here]]
+        seconds.append(gap_s)
         # four bytes for a number that is nearly always 1 would be half of the gaps' memory
         tokens.append(np.minimum(block.tokens[ends], MAX_EVENT_TOKENS).astype(np.uint16))
-        lengths.append(per_counted)
-        max_gaps.append(_max_of_segments(silence_s, per_counted))
+        lengths.append(per_chosen)
+        silences.append(_max_of_segments(silence_s, per_chosen))
     per_request = np.concatenate([np.zeros(1, np.int64), *lengths])
+    gaps = Gaps(
+        seconds=_concatenate(seconds),
+        offsets=np.cumsum(per_request),
+        tokens=None if all(bool((part == 1).all()) for part in tokens) else np.concatenate(tokens),
+        max_silence_s=_concatenate(silences),
+    )
     return Events(
-        gap_s=_concatenate(gaps),
-        gap_offsets=np.cumsum(per_request),
-        gap_tokens=None if all(bool((part == 1).all()) for part in tokens) else np.concatenate(tokens),
-        max_gap_s=_concatenate(max_gaps),
+        gaps=gaps,
         tokens_in_window=tokens_in_window,
         num_events=num_events,
         num_alone=num_alone,

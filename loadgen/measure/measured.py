@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from loadgen.measure.columns import Bools, Columns, Floats, Window, read_columns
-from loadgen.measure.events import Events, read_events
+from loadgen.measure.events import Events, Gaps, read_events
 from loadgen.measure.metrics import (
     MetricSummary,
     Sample,
@@ -36,7 +36,9 @@ WITH_INTERVALS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Measured:
-    """counted: the rows that the metrics are over (ok, scheduled in the window).
+    """counted: the rows that the metrics are over (ok, scheduled in the window); gaps: theirs.
+
+    events: of every ok row, warm-up included.
 
     values: one array per metric that has a value a request, over the counted rows in order of index.
     """
@@ -46,6 +48,7 @@ class Measured:
     window: Window
     counted: Bools
     events: Events
+    gaps: Gaps
     values: dict[str, Floats]
     samples: dict[str, Sample]
 
@@ -53,7 +56,7 @@ class Measured:
         """Sum up every metric, the latencies with intervals where they are deserved."""
         found: dict[str, MetricSummary] = {}
         for name, sample in self.samples.items():
-            if name == "event_gap_s" and self.events.gap_tokens is None:
+            if name == "event_gap_s" and self.gaps.tokens is None:
                 found[name] = found["itl_s"]  # one token an event: the same values, and many of them
                 continue
             found[name] = summarize_sample(name, sample)
@@ -80,13 +83,13 @@ class Measured:
         return None if values is None else Pool.of_requests(values[~np.isnan(values)])
 
     def _gap_pool(self, name: str) -> Pool:
-        gaps, offsets, tokens = self.events.gap_s, self.events.gap_offsets, self.events.gap_tokens
-        if name == "event_gap_s" or tokens is None:
-            return Pool(values=gaps, offsets=offsets)
-        known = tokens > 0
-        kept = np.concatenate([[0], np.cumsum(known)])[offsets]
-        sample = self.samples["itl_s"]
-        return Pool(values=sample.values, offsets=kept, weights=tokens[known].astype(np.int64))
+        gaps = self.gaps
+        if name == "event_gap_s" or gaps.tokens is None:
+            return Pool(values=gaps.seconds, offsets=gaps.offsets)
+        known = gaps.tokens > 0
+        kept = np.concatenate([[0], np.cumsum(known)])[gaps.offsets]
+        weights = gaps.tokens[known].astype(np.int64)
+        return Pool(values=self.samples["itl_s"].values, offsets=kept, weights=weights)
 
     @property
     def num_scheduled(self) -> int:
@@ -110,16 +113,18 @@ def measure(run: Run, options: MeasureOptions) -> Measured:
     workload = described_workload(run)
     window = choose_window(columns, options.warmup_s, schedule_end_ns(columns.scheduled_ns, workload))
     counted = np.asarray(columns.is_ok & window.holds(columns.scheduled_ns))
-    events = read_events(run.rows, columns, counted, window)
-    values = request_values(columns, counted, events.max_gap_s)
+    events = read_events(run.rows, columns, columns.is_ok, window)
+    gaps = events.gaps.of(counted[columns.is_ok])
+    values = request_values(columns, counted, gaps.max_silence_s)
     return Measured(
         columns=columns,
         workload=workload,
         window=window,
         counted=counted,
         events=events,
+        gaps=gaps,
         values=values,
-        samples=compute_samples(values, events, columns, window),
+        samples=compute_samples(values, gaps, columns, window),
     )
 
 

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.measure.columns import Bools, Columns, Floats, Window
-from loadgen.measure.events import Events
+from loadgen.measure.events import Gaps
+from loadgen.stats.moments import moments
 from loadgen.stats.quantile import quantiles, weighted_quantiles
 
 PERCENTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
-BLOCK = 1_000_000
 STATISTICS = ("mean", "std", "min", *PERCENTILES, "max")
 
 UNITS: Mapping[str, str] = {
@@ -74,13 +74,7 @@ class Sample:
         """
         if self.num_failed:
             return None, None
-        total = float(len(self.values) if self.weights is None else self.weights.sum())
-        mean = float(np.average(self.values, weights=self.weights))
-        squares = 0.0
-        for start in range(0, len(self.values), BLOCK):  # a hundred million squares at once would be 800 MB
-            part = slice(start, start + BLOCK)
-            weight = 1 if self.weights is None else self.weights[part]
-            squares += float((np.square(self.values[part] - mean) * weight).sum())
+        total, mean, squares = moments(self.values, self.weights)
         lost = 0 if self.weights is not None and self.weights.dtype == np.float64 else 1
         return mean, float(np.sqrt(squares / (total - lost))) if total > lost else None
 
@@ -106,7 +100,7 @@ class MetricSummary:
         return {"unit": self.unit, "n": self.n, **failed, **self.statistics, **interval}
 
 
-def request_values(columns: Columns, counted: Bools, max_gap_s: Floats) -> dict[str, Floats]:
+def request_values(columns: Columns, counted: Bools, max_silence_s: Floats) -> dict[str, Floats]:
     """The metrics that have one value a request, for the counted requests in order of index; NaN where
     undefined.
     """
@@ -124,7 +118,7 @@ def request_values(columns: Columns, counted: Bools, max_gap_s: Floats) -> dict[
         "tpot_s": np.divide((last - first) / 1e9, tokens - 1, out=undefined.copy(), where=tokens > 1),
         "e2e_s": e2e,
         "e2e_from_send_s": (last - sent) / 1e9,
-        "max_gap_s": max_gap_s,
+        "max_gap_s": max_silence_s,
         "send_lag_s": (sent - scheduled) / 1e9,
         "recv_lag_s": columns.recv_lag_ns[counted] / 1e9,
         "connect_s": (columns.connected_ns[counted] - sent) / 1e9,
@@ -135,7 +129,7 @@ def request_values(columns: Columns, counted: Bools, max_gap_s: Floats) -> dict[
 
 
 def compute_samples(
-    values: Mapping[str, Floats], events: Events, columns: Columns, window: Window
+    values: Mapping[str, Floats], gaps: Gaps, columns: Columns, window: Window
 ) -> dict[str, Sample]:
     """Every metric's values; `values` are those of `request_values`."""
     samples = {name: Sample(values=value[~np.isnan(value)]) for name, value in values.items()}
@@ -143,20 +137,19 @@ def compute_samples(
     for name in ("ttft", "e2e"):
         everyone = np.concatenate([samples[f"{name}_s"].values, np.full(num_failed, np.inf)])
         samples[f"{name}_with_failures_s"] = Sample(values=everyone, num_failed=num_failed)
-    samples["event_gap_s"] = Sample(values=events.gap_s)
-    samples["itl_s"] = _token_gaps(events)
+    samples["event_gap_s"] = Sample(values=gaps.seconds)
+    samples["itl_s"] = _token_gaps(gaps)
     samples["in_flight"] = _in_flight(columns, window)
     return {name: samples[name] for name in UNITS}
 
 
-def _token_gaps(events: Events) -> Sample:
+def _token_gaps(gaps: Gaps) -> Sample:
     """A gap d before an event of k tokens is k token gaps of d / k; left out where k is unknown."""
-    tokens = events.gap_tokens
-    if tokens is None:
-        return Sample(values=events.gap_s)
-    known = tokens > 0
-    weights = tokens[known].astype(np.int64)
-    return Sample(values=events.gap_s[known] / weights, weights=weights)
+    if gaps.tokens is None:
+        return Sample(values=gaps.seconds)
+    known = gaps.tokens > 0
+    weights = gaps.tokens[known].astype(np.int64)
+    return Sample(values=gaps.seconds[known] / weights, weights=weights)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

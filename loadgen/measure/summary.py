@@ -14,7 +14,6 @@ from loadgen.measure import verdict as checks
 from loadgen.measure.arrivals import Arrivals, judge_arrivals
 from loadgen.measure.columns import Floats, Window
 from loadgen.measure.dialects import read_log, speak
-from loadgen.measure.events import Events, read_events
 from loadgen.measure.groups import describe_groups
 from loadgen.measure.measured import Measured, measure
 from loadgen.measure.metrics import MetricSummary, in_flight_steps
@@ -67,17 +66,9 @@ def summarize_measured(run: Run, measured: Measured, options: MeasureOptions) ->
         "arrivals": arrivals.to_json(),
         "stamps": describe_stamps(measured),
         "engine": describe_engine(run, window),
-        "dialects": speak(read_log(measured.columns, events_of_all(run, measured))),
+        "dialects": speak(read_log(measured.columns, measured.events.gaps)),
         "server": describe_server(run, measured.columns),
     }
-
-
-def events_of_all(run: Run, measured: Measured) -> Events:
-    """The events of every ok request: other tools leave no warm-up out."""
-    columns = measured.columns
-    if measured.counted.sum() == columns.is_ok.sum():
-        return measured.events
-    return read_events(run.rows, columns, columns.is_ok, measured.window)
 
 
 def compute_rates(measured: Measured) -> dict[str, float | None]:

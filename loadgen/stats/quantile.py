@@ -35,6 +35,21 @@ def quantile(values: NDArray[np.float64], q: float) -> float:
     return quantiles(np.array(values, np.float64), [q])[0]
 
 
+def interpolated_quantiles(values: NDArray[np.float64], qs: Sequence[float]) -> list[float]:
+    """Quantiles as numpy.percentile makes them by default (type 7), for figures of tools that use it.
+
+    Reorders `values` in place: pass a copy to keep it.
+    """
+    positions = [q * (len(values) - 1) for q in qs]
+    below = [int(position) for position in positions]
+    above = [min(index + 1, len(values) - 1) for index in below]
+    values.partition(sorted({*below, *above}))
+    return [
+        float(values[i] + (position - i) * (values[j] - values[i]))
+        for position, i, j in zip(positions, below, above, strict=True)
+    ]
+
+
 def weighted_quantiles(
     values: NDArray[np.float64], weights: NDArray[np.int64] | NDArray[np.float64], qs: Sequence[float]
 ) -> list[float]:

@@ -31,7 +31,8 @@ def compute(records: Sequence[RequestRecord], window: Window = WHOLE) -> dict[st
     columns = read_columns(rows)
     counted = np.asarray(columns.is_ok & window.holds(columns.scheduled_ns))
     events = read_events(rows, columns, counted, window)
-    samples = compute_samples(request_values(columns, counted, events.max_gap_s), events, columns, window)
+    values = request_values(columns, counted, events.gaps.max_silence_s)
+    samples = compute_samples(values, events.gaps, columns, window)
     return {name: summarize_sample(name, sample) for name, sample in samples.items()}
 
 
@@ -191,15 +192,15 @@ def test_gaps_of_a_request_sum_to_what_lies_between_first_and_last_token(streams
     ]
     rows = make_rows(records)
     columns = read_columns(rows)
-    events = read_events(rows, columns, columns.is_ok, WHOLE)
+    gaps = read_events(rows, columns, columns.is_ok, WHOLE).gaps
     for i, record in enumerate(records):
-        own = events.gap_s[events.gap_offsets[i] : events.gap_offsets[i + 1]]
+        own = gaps.seconds[gaps.offsets[i] : gaps.offsets[i + 1]]
         assert len(own) == max(0, len(record.chunk_ns) - 1)
         if len(own):
             assert own.sum() == pytest.approx((record.chunk_ns[-1] - record.chunk_ns[0]) / 1e9)
-            assert events.max_gap_s[i] == pytest.approx(own.max())
+            assert gaps.max_silence_s[i] == pytest.approx(own.max())
         else:
-            assert np.isnan(events.max_gap_s[i])
+            assert np.isnan(gaps.max_silence_s[i])
 
 
 def test_events_of_one_read_share_the_silence_before_it_and_none_is_a_gap_of_zero() -> None:
@@ -214,3 +215,22 @@ def test_events_of_the_first_read_have_no_gap() -> None:
     found = compute([make_record(0, scheduled_s=0, token_ms=(50, 50, 60))])
     assert found["event_gap_s"].n == 1
     assert found["event_gap_s"].statistics["min"] == pytest.approx(0.010)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=1, max_size=12))
+def test_gaps_of_chosen_requests_are_theirs(requests: list[tuple[int, bool]]) -> None:
+    records = [
+        make_record(i, scheduled_s=i, token_ms=[100 + (i + 2) * k for k in range(n)], tokens=[2] * n)
+        for i, (n, _) in enumerate(requests)
+    ]
+    rows = make_rows(records)
+    columns = read_columns(rows)
+    chosen = np.array([is_chosen for _, is_chosen in requests])
+    direct = read_events(rows, columns, chosen, WHOLE).gaps
+    taken = read_events(rows, columns, columns.is_ok, WHOLE).gaps.of(chosen)
+    assert taken.seconds.tolist() == direct.seconds.tolist()
+    assert taken.offsets.tolist() == direct.offsets.tolist()
+    assert np.array_equal(taken.max_silence_s, direct.max_silence_s, equal_nan=True)
+    if len(direct.seconds):
+        assert taken.tokens is not None
+        assert taken.tokens.tolist() == [2] * len(direct.seconds)

@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 
 from loadgen.stats.dependence import autocorrelation, autocorrelation_time
 from loadgen.stats.intervals import Pool, effective_values, quantile_interval
-from loadgen.stats.quantile import order_statistic_ranks, quantile, quantiles, rank, weighted_quantiles
+from loadgen.stats.moments import moments
+from loadgen.stats.quantile import (
+    interpolated_quantiles,
+    order_statistic_ranks,
+    quantile,
+    quantiles,
+    rank,
+    weighted_quantiles,
+)
 from loadgen.stats.steady import mser5_truncation
 
 Floats = NDArray[np.float64]
@@ -45,6 +53,22 @@ def test_weighted_quantiles_are_those_of_repeated_values(pairs: list[tuple[float
     if weights.sum() == 0:
         return
     assert weighted_quantiles(values, weights, [q]) == [quantile(np.repeat(values, weights), q)]
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=100), st.floats(0, 1))
+def test_interpolated_quantiles_are_numpys_default(values: list[float], q: float) -> None:
+    array = np.array(values)
+    assert interpolated_quantiles(array.copy(), [q])[0] == pytest.approx(np.quantile(array, q), abs=1e-6)
+
+
+def test_moments_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadgen.stats.moments.BLOCK", 7)
+    rng = np.random.default_rng(1)
+    values, weights = rng.normal(5, 1, 100), rng.integers(0, 5, 100)
+    assert moments(values) == pytest.approx((100, values.mean(), 100 * values.var()))
+    repeated = np.repeat(values, weights)
+    expected = len(repeated), repeated.mean(), len(repeated) * repeated.var()
+    assert moments(values, weights) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("n", [50, 367, 368, 2000])
