@@ -15,6 +15,7 @@ from reports import facts, words
 from reports.figure_spec import draw_all
 from reports.figures import FIGURES
 from reports.pages import data_link, page_template, template_text
+from reports.parts import part_tables
 from reports.quantities import choose_time_unit, format_count, format_in, format_time
 from reports.subject import Subject
 
@@ -63,6 +64,10 @@ def render_run(run: Run) -> str:
         rows=latency_rows(summary["metrics"]),
         figures=draw_all(FIGURES, subject),
         slowest=_slowest(subject),
+        parts_of_run=part_tables(summary.get("groups") or {}),
+        dialects=[
+            (tool, facts.flatten(figures)) for tool, figures in (summary.get("dialects") or {}).items()
+        ],
         failures=words.failure_rows(run),
         counts=summary["counts"],
         command=facts.command(run.manifest),

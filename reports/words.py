@@ -28,6 +28,7 @@ Json = Mapping[str, Any]
 Severity = Literal["reason", "finding", "warning"]
 
 MIN_VALUES_FOR_P99 = 100
+LITTLE_TOLERANCE = 0.05
 LATENCY_ROWS = {
     "ttft_s": "TTFT",
     "itl_s": "ITL",
@@ -144,6 +145,7 @@ def context_lines(manifest: Json, summary: Json) -> list[tuple[str, str]]:
         ("goodput", _goodput(slo)),
         ("window", _window(summary.get("window") or {})),
         ("arrivals", _arrivals(summary.get("arrivals") or {})),
+        ("Little", _little(summary.get("little") or {})),
         ("trace", _trace((manifest.get("plan") or {}).get("trace") or {})),
         ("stamps", _stamps(summary.get("stamps") or {})),
         ("engine", _engine(summary.get("engine") or {})),
@@ -168,6 +170,15 @@ def _arrivals(arrivals: Json) -> str:
     return f"{format_number(arrivals['rate_per_s'])} /s as sent{spread}{asked}"
 
 
+def _little(little: Json) -> str:
+    """Say where Little's law does not hold; nothing where it does."""
+    ratio = little.get("ratio")
+    if ratio is None or abs(ratio - 1) <= LITTLE_TOLERANCE:
+        return ""
+    in_flight, product = format_number(little["in_flight"]), format_number(little["rate_times_time"])
+    return f"{in_flight} in flight on average, but rate times time is {product}: the window is not steady"
+
+
 def _engine(engine: Json) -> str:
     if engine.get("busy_fraction") is None:
         return ""
@@ -183,7 +194,12 @@ def _objective(target: Json) -> str:
     name = target["metric"]
     value = format_time(target["value"]) if name.endswith("_s") else format_number(target["value"])
     verdict = {True: "met", False: "missed", None: "unknown"}[target["is_met"]]
-    return f"{name.removesuffix('_s')}.{target['statistic']} {value}, limit {_limit(target)}: {verdict}"
+    told = f"{name.removesuffix('_s')}.{target['statistic']} {value}, limit {_limit(target)}: {verdict}"
+    certificate = target.get("certificate")
+    if certificate is None:
+        return told
+    sureness = f"at {format_percent(certificate['confidence'])} confidence"
+    return f"{told}, {'certified' if certificate['is_certified'] else 'not certified'} {sureness}"
 
 
 def _goodput(slo: Json) -> str:

@@ -20,6 +20,7 @@ def point(rate: float, *, is_stable: bool = True, reasons: tuple[str, ...] = ())
     """One rate at a server whose latency grows as 1 / (1 - load)."""
     wait_s = 0.02 / max(1 - rate / CAPACITY_PER_S, 0.02)
     latency = {"p50": wait_s, "p90": 2.5 * wait_s, "p99": 5 * wait_s}
+    intervals = {"p50": [0.9 * wait_s, 1.1 * wait_s], "p99": None}
     return {
         "rate_per_s": rate,
         "folder": f"20260131T120000Z-rate-{rate:g}",
@@ -32,7 +33,7 @@ def point(rate: float, *, is_stable: bool = True, reasons: tuple[str, ...] = ())
         "goodput_per_s": min(rate, 30.0) if is_stable else 5.0,
         "failed": 0 if is_stable else 12,
         "latency": dict.fromkeys(METRICS, latency),
-        "intervals": dict.fromkeys(METRICS, {"p50": [0.9 * wait_s, 1.1 * wait_s], "p99": None}),
+        "intervals": dict.fromkeys(METRICS, intervals),
     }
 
 
@@ -72,8 +73,8 @@ def test_a_sweep_of_one_rate_and_one_of_failures_are_drawn() -> None:
     alone = sweep_of([point(5.0)], 5.0, None, "the backlog did not grow at any rate")
     assert len(draw_all(SWEEP_FIGURES, alone)) == 3
     failed = point(5.0)
-    failed["latency"] = dict.fromkeys(failed["latency"], {})
-    failed["intervals"] = dict.fromkeys(failed["intervals"], {})
+    for name in METRICS:
+        failed["latency"][name] = failed["intervals"][name] = {}
     drawn = draw_all(SWEEP_FIGURES, sweep_of([failed], None, None, "nothing"))
     assert [figure.name for figure in drawn] == ["achieved"]
 

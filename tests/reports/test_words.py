@@ -85,19 +85,23 @@ def test_context_holds_only_what_is_known() -> None:
 
 
 def test_objectives_goodput_stamps_and_server_are_told() -> None:
+    certificate = {"certificate": {"is_certified": False, "confidence": 0.99}}
     slo = {
         "targets": [
-            {"metric": "ttft_s", "statistic": "p99", "limit": 0.5, "value": 0.275, "is_met": True},
+            {"metric": "ttft_s", "statistic": "p99", "limit": 0.5, "value": 0.275, "is_met": True}
+            | certificate,
             {"metric": "e2e_s", "statistic": None, "limit": 1.0, "value": None, "is_met": None},
         ],
         "attained_fraction": 0.93,
         "goodput_per_s": 18.2,
     }
+    little = {"in_flight": 8.0, "rate_times_time": 6.0, "ratio": 1.33}
     stamps = {"source": "kernel", "exact_fraction": 0.88, "uncertainty_p99_s": 0.0112}
     server = {"histograms": {"ttft_s": {"explanation": "our mean is 2 ms above the server's"}, "queue_s": {}}}
-    assert words.context_lines({}, summary(slo=slo, stamps=stamps, server=server)) == [
-        ("SLO", "ttft.p99 275 ms, limit 500 ms: met"),
+    assert words.context_lines({}, summary(slo=slo, little=little, stamps=stamps, server=server)) == [
+        ("SLO", "ttft.p99 275 ms, limit 500 ms: met, not certified at 99 % confidence"),
         ("goodput", "18.2 /s: 93 % of all requests had e2e within 1.00 s"),
+        ("Little", "8.00 in flight on average, but rate times time is 6.00: the window is not steady"),
         ("stamps", "from the kernel, 88 % exact, uncertain by 11.2 ms at p99"),
         ("server", "TTFT: our mean is 2 ms above the server's"),
     ]
