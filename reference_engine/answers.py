@@ -13,6 +13,7 @@ import msgspec
 from reference_engine import tokenizer
 from reference_engine.api import Submission
 from reference_engine.sequence import FinishReason
+from reference_engine.stops import StopScanner
 
 DONE_EVENT = b"data: [DONE]\n\n"
 LAST_CHUNK = b"0\r\n\r\n"
@@ -35,6 +36,10 @@ class Answer:
         self.headers = {"x-request-id": request_id}
         self.token_ids: list[int] = []
         self.num_cached: int | None = None
+        self.has_begun = False
+        self._piece = b""
+        self._scanned: list[str] = []
+        self._scanner = StopScanner(submission.stops) if submission.stops else None
         is_chat = submission.is_chat
         chunk_kind = "chat.completion.chunk" if is_chat else "text_completion"
         body_kind = "chat.completion" if is_chat else "text_completion"
@@ -54,20 +59,34 @@ class Answer:
             b'"finish_reason":null}]}\n\n'
         )
 
-    def token_event(self, token_id: int, reason: FinishReason | None) -> bytes:
-        """Return the event of one token; the first of a chat also says who speaks."""
+    def take(self, token_id: int, reason: FinishReason | None) -> FinishReason | None:
+        """Add a token; return why the answer ends with it, which may be a stop string."""
+        self.token_ids.append(token_id)
+        if self._scanner is None:
+            self._piece = _JSON_TEXT[token_id]
+            return reason
+        text = self._scanner.feed(tokenizer.text_of(token_id))
+        if self._scanner.has_stopped:
+            reason = FinishReason.STOP
+        elif reason is not None:
+            text += self._scanner.flush()
+        self._scanned.append(text)
+        self._piece = msgspec.json.encode(text)[1:-1]
+        return reason
+
+    def token_event(self, reason: FinishReason | None) -> bytes:
+        """Return the event of the token taken last; empty where its text is held back.
+
+        The first of a chat also says who speaks.
+        """
         if reason is None:
-            event = self._prefix + _JSON_TEXT[token_id] + self._suffix
+            if not self._piece:
+                return b""
+            event = self._prefix + self._piece + self._suffix
         else:
-            event = b'%b%b%b"%b"}]}\n\n' % (
-                self._prefix,
-                _JSON_TEXT[token_id],
-                self._middle,
-                reason.encode(),
-            )
-        if self.submission.is_chat and len(self.token_ids) == 1:
-            return self._role_event + event
-        return event
+            event = b'%b%b%b"%b"}]}\n\n' % (self._prefix, self._piece, self._middle, reason.encode())
+        is_first, self.has_begun = not self.has_begun, True
+        return self._role_event + event if is_first and self.submission.is_chat else event
 
     def closing_events(self) -> bytes:
         """Return what follows the last token: usage where it was asked for, and the end."""
@@ -78,7 +97,7 @@ class Answer:
 
     def body(self, reason: FinishReason) -> bytes:
         """Return the whole answer as one JSON document."""
-        text = tokenizer.decode(self.token_ids)
+        text = "".join(self._scanned) if self._scanner else tokenizer.decode(self.token_ids)
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": str(reason)}
         if self.submission.is_chat:
             choice["message"] = {"role": "assistant", "content": text}

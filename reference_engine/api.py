@@ -16,6 +16,7 @@ from reference_engine.config import EngineConfig
 
 Body = TypeVar("Body", bound="CommonBody")
 
+MAX_STOPS = 16
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's own default for /v1/completions
 
 
@@ -98,6 +99,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     is_chat: bool
     is_stream: bool
     has_usage_event: bool
+    stops: list[str]
     body: CommonBody
 
 
@@ -173,7 +175,7 @@ def _prompt_ids(prompt: str | list[int | str | list[int]], config: EngineConfig)
 def _check(
     body: CommonBody, prompt: list[int], max_tokens: int, config: EngineConfig, *, is_chat: bool
 ) -> Submission:
-    for name in ("echo", "suffix", "logprobs", "stop"):
+    for name in ("echo", "suffix", "logprobs"):
         if getattr(body, name):
             raise ApiError(400, f"{name} is not supported")
     for name in ("n", "best_of"):
@@ -198,8 +200,16 @@ def _check(
         is_chat=is_chat,
         is_stream=body.stream,
         has_usage_event=body.stream_options is not None and body.stream_options.include_usage,
+        stops=_stops(body),
         body=body,
     )
+
+
+def _stops(body: CommonBody) -> list[str]:
+    stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    if len(stops) > MAX_STOPS or "" in stops:
+        raise ApiError(400, f"stop must be up to {MAX_STOPS} strings, none of them empty")
+    return stops
 
 
 def _check_sampling(body: CommonBody) -> None:

@@ -43,9 +43,10 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
-    """HTTP -> engine: nobody waits for this request any more."""
+    """HTTP -> engine: nobody waits for this request any more, and why."""
 
     handle: int
+    reason: FinishReason
 
 
 class GetLog(msgspec.Struct, frozen=True, tag=True):

@@ -100,9 +100,9 @@ class EngineLoop:
         match message:
             case Submit():
                 self._submit(message)
-            case Cancel(handle):
+            case Cancel(handle, reason):
                 if (sequence := self._sequences.pop(handle, None)) is not None:
-                    self._engine.cancel(sequence)
+                    self._engine.cancel(sequence, reason)
             case GetStatus(ticket):
                 self._end.send(Status(ticket, self._engine.status()))
             case GetLog(ticket):

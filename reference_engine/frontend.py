@@ -136,7 +136,7 @@ class Frontend:
         """The client went away: whatever it waited for is cancelled."""
         if (handle := self._handle_of.pop(connection, None)) is not None:
             self._drop(handle)
-            self.link.send(Cancel(handle))
+            self.link.send(Cancel(handle, FinishReason.CANCELLED))
 
     def _complete(self, request: HttpRequest, connection: Connection) -> None:
         self._submit(
@@ -243,20 +243,25 @@ class Frontend:
 
     def _on_token(self, handle: int, in_flight: InFlight, token_id: int, reason: FinishReason | None) -> None:
         answer, connection = in_flight.answer, in_flight.connection
-        answer.token_ids.append(token_id)
+        is_engine_done = reason is not None
+        reason = answer.take(token_id, reason)
+        if reason is not None and not is_engine_done:
+            self.link.send(Cancel(handle, reason))
         if not answer.is_stream:
             if reason is not None:
                 self._drop(handle)
                 connection.respond(200, answer.body(reason), headers=answer.headers)
             return
-        data = http_chunk(answer.token_event(token_id, reason))
-        if len(answer.token_ids) == 1:
-            data = connection.start_stream(answer.headers) + data
+        head = b"" if answer.has_begun else connection.start_stream(answer.headers)
+        if not (event := answer.token_event(reason)):
+            return
+        data = head + http_chunk(event)
         if reason is not None:
             self._drop(handle)
             connection.end_stream(data + http_chunk(answer.closing_events()))
-        else:
-            connection.write_stream(data)
+        elif not connection.write_stream(data):
+            self._drop(handle)
+            self.link.send(Cancel(handle, FinishReason.SLOW_READER))
 
     def _on_log(self, log: Log) -> None:
         import numpy as np
@@ -278,7 +283,7 @@ class Frontend:
         error = ApiError(503, "the engine has stopped", kind="service_unavailable")
         for handle, in_flight in list(self._in_flight.items()):
             self._drop(handle)
-            if in_flight.answer.is_stream and in_flight.answer.token_ids:
+            if in_flight.answer.has_begun:
                 in_flight.connection.close()
             else:
                 in_flight.connection.respond(error.status, error.body(), headers=error.headers)

@@ -19,8 +19,9 @@ class Status(StrEnum):
 
 class FinishReason(StrEnum):
     LENGTH = "length"  # max_tokens reached
-    STOP = "stop"  # the model emitted EOS
+    STOP = "stop"  # the model emitted EOS, or the text came to a stop string
     CANCELLED = "cancelled"  # the client went away
+    SLOW_READER = "slow-reader"  # the client let its answer pile up
     EXPIRED = "expired"  # its deadline passed before it was started
 
 

@@ -68,6 +68,8 @@ def test_fields_that_no_server_agrees_on_are_let_through() -> None:
         ({"model": "m"}, 200, ""),
         ({"n": 2}, 400, "n must be 1"),
         ({"best_of": 3}, 400, "best_of must be 1"),
+        ({"stop": ["a", ""]}, 400, "none of them empty"),
+        ({"stop": "able"}, 200, ""),
         ({"logprobs": 5}, 400, "logprobs is not supported"),
         ({"echo": True}, 400, "echo is not supported"),
         ({"temperature": -1}, 400, "temperature"),
@@ -119,8 +121,7 @@ def test_a_completion_stream_is_one_event_a_token(has_usage: bool) -> None:
     answer = Answer(request_id="r", submission=submission, model="m", created_s=1)
     stream = b""
     for token_id, reason in ((1, None), (2, FinishReason.LENGTH)):
-        answer.token_ids.append(token_id)
-        stream += answer.token_event(token_id, reason)
+        stream += answer.token_event(answer.take(token_id, reason))
     got = events(stream + answer.closing_events())
     assert [e["choices"][0]["text"] for e in got[:2]] == [" abilities", " ability"]
     assert [e["choices"][0]["finish_reason"] for e in got[:2]] == [None, "length"]
@@ -134,8 +135,7 @@ def test_a_completion_stream_is_one_event_a_token(has_usage: bool) -> None:
 def test_a_chat_stream_begins_with_who_speaks() -> None:
     data = json.dumps({"messages": [{"role": "user", "content": "able"}], "max_tokens": 2}).encode()
     answer = Answer(request_id="r", submission=parse_chat(data, CONFIG, "m"), model="m", created_s=1)
-    answer.token_ids.append(1)
-    got = events(answer.token_event(1, FinishReason.LENGTH) + answer.closing_events())
+    got = events(answer.token_event(answer.take(1, FinishReason.LENGTH)) + answer.closing_events())
     assert [e["choices"][0]["delta"] for e in got] == [
         {"role": "assistant", "content": ""},
         {"content": " abilities"},
@@ -149,3 +149,18 @@ def test_chat_limits_are_checked_too() -> None:
     body = {"messages": [{"role": "user", "content": "able"}], "max_completion_tokens": -1}
     with pytest.raises(ApiError, match="at least 1"):
         parse_chat(json.dumps(body).encode(), CONFIG, "m")
+
+
+def test_a_stop_string_ends_the_answer_before_itself() -> None:
+    data = completion(stream=True, stop=["ability able", "never"])
+    submission = parse_completion(data, CONFIG, "m")
+    answer = Answer(request_id="r", submission=submission, model="m", created_s=1)
+    stream, reasons = b"", []
+    for token_id in (1, 2, 3):  # abilities, ability, able
+        reasons.append(answer.take(token_id, None))
+        stream += answer.token_event(reasons[-1])
+    assert reasons == [None, None, FinishReason.STOP]
+    got = events(stream + answer.closing_events())
+    assert "".join(event["choices"][0]["text"] for event in got) == " abilities "
+    assert got[-1]["choices"][0]["finish_reason"] == "stop"
+    assert json.loads(answer.body(FinishReason.STOP))["choices"][0]["text"] == " abilities "

@@ -61,8 +61,8 @@ def test_messages_come_in_and_a_lost_peer_is_told() -> None:
         end = EngineEnd(ours)
         assert end.receive(may_wait=False) == []
         submit = Submit(handle=1, request_id="a", prompt=[1, 2], max_tokens=3, arrived_ns=4)
-        theirs.sendall(encode_frame(submit) + encode_frame(Cancel(1)))
-        assert end.receive(may_wait=True) == [submit, Cancel(1)]
+        theirs.sendall(encode_frame(submit) + encode_frame(Cancel(1, FinishReason.CANCELLED)))
+        assert end.receive(may_wait=True) == [submit, Cancel(1, FinishReason.CANCELLED)]
         theirs.close()
         assert end.receive(may_wait=True) is None
         end.send(Refused(1, 400, ""))  # nobody there: dropped

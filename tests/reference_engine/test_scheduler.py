@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 import pytest
 
 from reference_engine.config import EngineConfig
 from reference_engine.scheduler import UnservableError
-from reference_engine.sequence import FinishReason, Status
+from reference_engine.sequence import FinishReason, Sequence, Status
 from reference_engine.step import Constraint, StepPlan
+from reference_engine.steplog import STEP_COLUMNS
+from reference_engine.steplog import STEP_COLUMNS
 from tests.reference_engine.stub import answer_of, make_sequence, run_to_end, stub_engine, stub_token
 
 CONFIG = EngineConfig(
@@ -86,7 +91,8 @@ def test_the_last_admitted_is_evicted_recomputed_and_says_the_same() -> None:
     assert second.num_preemptions >= 1
     assert second.num_recomputed > 0
     assert answer_of(first) == answer_of(second)
-    assert sum(row[-1] for row in engine.log.steps().tolist()) == second.num_preemptions
+    preempted = engine.log.steps()[:, STEP_COLUMNS.index("preempted")]
+    assert preempted.sum() == second.num_preemptions
 
 
 def test_nobody_is_admitted_in_a_step_that_evicts() -> None:
@@ -136,3 +142,22 @@ def test_eos_ends_an_answer() -> None:
     engine.scheduler.postprocess(engine.scheduler.schedule(), [0])
     assert sequence.finish_reason is FinishReason.STOP
     assert sequence.num_emitted == 1
+
+
+def test_twenty_thousand_requests_with_cancellations_leave_nothing_behind() -> None:
+    rng = random.Random(6)
+    engine = stub_engine(replace(CONFIG, check_invariants=False, is_prefix_shared=True))
+    alive: list[Sequence] = []
+    for _ in range(20_000):
+        alive.append(make_sequence([rng.randint(1, 3)] * rng.randint(1, 12), rng.randint(1, 8)))
+        engine.add(alive[-1])
+        while len(engine.scheduler.state.waiting) > 8:
+            engine.step()
+        if rng.random() < 0.3:
+            engine.cancel(alive.pop(rng.randrange(len(alive))))
+        alive = [sequence for sequence in alive if sequence.finish_reason is None]
+    run_to_end(engine)
+    assert engine.scheduler.tables.pool.num_used == 0
+    assert sum(engine.counters.finished.values()) == 20_000
+    assert len(engine.scheduler.tables.held()) == 0
+    assert [engine.scheduler.tables.open() for _ in range(CONFIG.max_batch)]  # every row is free again

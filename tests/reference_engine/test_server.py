@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
+import random
+import re
 import signal
 import socket
 import subprocess
@@ -180,6 +183,69 @@ def test_a_reader_that_sleeps_does_not_hold_up_others(server: RunningServer, cli
     assert received.count(b'"text"') == 1500
 
 
+def test_a_stop_string_ends_the_request_in_the_engine_too(client: httpx.Client) -> None:
+    body = {"prompt": TEN_WORDS, "max_tokens": 1000}
+    words = (
+        client.post("/v1/completions", json={**body, "max_tokens": 9}).json()["choices"][0]["text"].split()
+    )
+    stopped = client.post(
+        "/v1/completions", json={**body, "stop": f" {words[6]}"}, headers={"x-request-id": "stopped"}
+    ).json()
+    first = words.index(words[6])
+    assert stopped["choices"][0]["text"].split() == words[:first]
+    assert stopped["choices"][0]["finish_reason"] == "stop"
+    assert stopped["usage"]["completion_tokens"] == first + 1
+    client.post("/v1/completions", json={"prompt": "able", "max_tokens": 1})
+    requests = fetch_table(client, "/requests").set_index("server_request_id")
+    assert requests.finish_reason["stopped"] == "stop"
+    assert requests.output_tokens["stopped"] < 1000
+
+
+def test_a_dead_engine_ends_the_server_and_its_streams() -> None:
+    with running_server() as server, socket.create_connection(("127.0.0.1", server.port)) as sock:
+        sock.sendall(post_bytes({"prompt": TEN_WORDS, "max_tokens": 2000, "stream": True}))
+        assert sock.recv(100).startswith(b"HTTP/1.1 200")
+        os.kill(server.about["engine_pid"], signal.SIGKILL)
+        received = b"".join(iter(lambda: sock.recv(65536), b""))
+        assert b"[DONE]" not in received
+        assert server.process.wait(timeout=20) == 1
+
+
+def test_clients_that_come_and_go_leave_nothing_behind() -> None:
+    """400 requests, half of them dropped at a random moment: no block, no descriptor, no request stays."""
+    rng = random.Random(4)
+
+    async def visit(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(post_bytes({"prompt": TEN_WORDS, "max_tokens": rng.randint(1, 60), "stream": True}))
+        if rng.random() < 0.5:
+            await asyncio.wait_for(reader.read(rng.choice((1, 2000))), 20)
+        else:
+            await asyncio.wait_for(reader.readuntil(b"[DONE]"), 20)
+        writer.close()
+
+    async def crowd(port: int) -> None:
+        for _ in range(10):
+            await asyncio.gather(*(visit(port) for _ in range(40)))
+
+    def num_descriptors(server: RunningServer) -> list[int]:
+        pids = (server.about["pid"], server.about["engine_pid"])
+        return [len(os.listdir(f"/proc/{pid}/fd")) for pid in pids]
+
+    with running_server("--kv-tokens", "1024") as server, httpx.Client(base_url=server.url) as client:
+        client.get("/health")
+        before = num_descriptors(server)
+        asyncio.run(crowd(server.port))
+        deadline = time.monotonic() + 10
+        while "engine_requests_running 0" not in (metrics := client.get("/metrics").text):
+            assert time.monotonic() < deadline
+        assert "engine_requests_waiting 0" in metrics
+        assert 'engine_kv_blocks{state="used"} 0' in metrics
+        assert num_descriptors(server) == before
+        finished = re.findall(r"finished_total\{reason=\"\w+\"\} (\d+)", metrics)
+        assert sum(map(int, finished)) == 400
+
+
 def test_metrics_and_tokenize(client: httpx.Client) -> None:
     before = client.get("/metrics").text
     client.post("/v1/completions", json={"prompt": TEN_WORDS, "max_tokens": 5})
@@ -288,12 +354,13 @@ def test_health_is_503_until_the_engine_is_ready() -> None:
     command = [sys.executable, "-m", "reference_engine.server", "--model", "nano", "--port", str(port)]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         statuses = []
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while 200 not in statuses and time.monotonic() < deadline:
             try:
                 statuses.append(httpx.get(f"http://127.0.0.1:{port}/health").status_code)
             except httpx.ConnectError:
-                time.sleep(0.02)
+                pass
+            time.sleep(0.05)
         process.terminate()
         assert process.wait(timeout=20) == 0
     assert statuses[0] == 503
