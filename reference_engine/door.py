@@ -70,6 +70,15 @@ class Door:
                 late.append(sequence)
         return late
 
+    def next_deadline_ns(self) -> int | None:
+        """Return when `expired` may next give something; None for never, as things stand."""
+        while self._due:
+            due_ns, sequence = self._due[0]
+            if sequence.status is Status.WAITING and sequence.first_scheduled_ns is None:
+                return due_ns
+            self._due.popleft()
+        return None
+
     def observe(self, plan: StepPlan, duration_ns: int) -> None:
         """Learn the service rate from a step."""
         rate = (plan.num_decodes + plan.num_prefill_tokens) / max(1, duration_ns)

@@ -47,11 +47,13 @@ class Schedule(Protocol):
 
     def take(self, now_ns: int) -> Due | None: ...
 
-    def on_end(self, ended_ns: int) -> None: ...
+    def on_end(self, position: int, ended_ns: int) -> object: ...
 
 
 class Listener(Protocol):
-    """Learns how each request ended. stamps_ps: when its tokens came out."""
+    """Learns when each request was sent and how it ended. stamps_ps: when its tokens came out."""
+
+    def sent(self, row: int, scheduled_ns: int, sent_ns: int) -> None: ...
 
     def completed(self, sequence: Sequence, account: Account) -> None: ...
 
@@ -109,9 +111,11 @@ class Simulation:
         self._door = Door(config.door)
         self._checker = InvariantChecker(self.scheduler) if config.check_invariants else None
         self._last = StepPlan(budget=0)
+        self._has_news = False  # somebody came or went since the last decision, which may not hold
         self._first_token_by: deque[tuple[int, Sequence]] = deque()
         self._end_by: deque[tuple[int, Sequence]] = deque()
         self._num_sent = 0
+        self._is_held = False  # a cap on requests in flight kept the client from sending
         self._drained_by = NEVER_PS
 
     def run(self) -> None:
@@ -120,7 +124,7 @@ class Simulation:
             self._let_go()
             self._take_in()
             if self.scheduler.has_work:
-                if not (self._is_jumping and self._jump()):
+                if self._has_news or not (self._is_jumping and self._jump()):
                     self._step()
             elif (due_ns := self._schedule.next_ns()) < NEVER_NS:
                 self.clock.now_ps = max(self.clock.now_ps, due_ns * PS_PER_NS)
@@ -133,7 +137,10 @@ class Simulation:
         while schedule.next_ns() <= now_ns:
             due = schedule.take(now_ns)
             assert due is not None
-            self._send(self._sequence(due), now_ns)
+            sent_ns = now_ns if self._is_held else due.scheduled_ns
+            self._listener.sent(due.position, due.scheduled_ns, sent_ns)
+            self._send(self._sequence(due.position, sent_ns), now_ns)
+        self._is_held = schedule.next_ns() >= NEVER_NS
 
     def _send(self, sequence: Sequence, now_ns: int) -> None:
         patience, sent_ns = self._patience, sequence.arrived_ns
@@ -146,17 +153,18 @@ class Simulation:
         except (UnservableError, TurnedAwayError) as error:
             status = 400 if isinstance(error, UnservableError) else 429
             self._listener.failed(sequence, Failure("http_status", str(error), status), now_ns, [])
-            self._schedule.on_end(now_ns)
+            self._schedule.on_end(sequence.handle, now_ns)
             return
         self.scheduler.add(sequence)
+        self._has_news = True
         self._accountant.arrive(sequence, sent_ns * PS_PER_NS)
         if patience.first_token_ns < NEVER_NS:
             self._first_token_by.append(((sent_ns + patience.first_token_ns) * PS_PER_NS, sequence))
         if patience.total_ns < NEVER_NS:
             self._end_by.append(((sent_ns + patience.total_ns) * PS_PER_NS, sequence))
 
-    def _sequence(self, due: Due) -> Sequence:
-        plan, row = self._plan, due.position
+    def _sequence(self, row: int, sent_ns: int) -> Sequence:
+        plan = self._plan
         num_prompt = int(plan.prompt_tokens[row])
         return Sequence(
             handle=row,
@@ -164,8 +172,8 @@ class Simulation:
             tokens=self._tokens(row, num_prompt) if self.config.is_prefix_shared else [0] * num_prompt,
             num_prompt=num_prompt,
             max_tokens=int(plan.output_tokens[row]),
-            arrived_ns=due.scheduled_ns,
-            enqueued_ns=due.scheduled_ns,
+            arrived_ns=sent_ns,
+            enqueued_ns=sent_ns,
             user=plan.classes[plan.class_id[row]],
         )
 
@@ -180,7 +188,7 @@ class Simulation:
     def _let_go(self) -> None:
         """Drop the requests whose door or client has lost patience by now."""
         now_ps, patience = self.clock.now_ps, self._patience
-        for sequence in self._door.expired(self.clock.now_ns):
+        for sequence in self._door.expired(now_ps // PS_PER_NS):
             failure = Failure("http_status", "not started before its deadline", 503)
             self._drop(sequence, FinishReason.EXPIRED, failure)
         while self._first_token_by and self._first_token_by[0][0] <= now_ps:
@@ -202,10 +210,11 @@ class Simulation:
 
     def _drop(self, sequence: Sequence, reason: FinishReason, failure: Failure) -> None:
         self.scheduler.cancel(sequence, reason)
+        self._has_news = True
         stamps = self._accountant.drop(sequence)
         now_ns = self.clock.now_ns
         self._listener.failed(sequence, failure, now_ns, stamps)
-        self._schedule.on_end(now_ns)
+        self._schedule.on_end(sequence.handle, now_ns)
 
     def _next_event_ps(self) -> int:
         """Return when something other than a step next happens."""
@@ -213,10 +222,13 @@ class Simulation:
         for queue in (self._first_token_by, self._end_by):
             if queue:
                 event_ps = min(event_ps, queue[0][0])
+        if (deadline_ns := self._door.next_deadline_ns()) is not None:
+            event_ps = min(event_ps, deadline_ns * PS_PER_NS)
         return event_ps
 
     def _step(self) -> None:
         start_ps, scheduler = self.clock.now_ps, self.scheduler
+        self._has_news = False
         plan = self._last = scheduler.schedule()
         load = self._accountant.decide(plan, start_ps)
         token_ids = self._executor.compute(plan, load)
@@ -276,4 +288,4 @@ class Simulation:
 
     def _complete(self, sequence: Sequence) -> None:
         self._listener.completed(sequence, self._accountant.close(sequence))
-        self._schedule.on_end(self.clock.now_ns)
+        self._schedule.on_end(sequence.handle, self.clock.now_ns)
