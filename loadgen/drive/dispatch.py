@@ -1,9 +1,9 @@
 """Which request is due when, and which load process sends it: decisions only, no clock, no socket.
 
 An open loop follows the plan's absolute instants: nothing is thinned, moved or re-anchored, and what is
-late goes out late. A cap only delays. A closed loop has no instants of its own: a request is due when one
-before it ends. A request that another one releases (a later turn of a session) is the same shape: due from
-an instant on.
+late goes out late. A cap only delays. A closed loop has no instants of its own: a request is due when a slot
+is free. In both, a turn that waits for the answer before it is due its think time after that answer has
+ended, however it ended: the load stays as planned when the server fails.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Share:
     """The rows of the plan that one load process sends, in order of arrival; columns as in Plan."""
 
     worker: int
-    stride: int
     index: NDArray[np.int64]
     arrival_ns: NDArray[np.int64]
     prompt_tokens: NDArray[np.int32]
     output_tokens: NDArray[np.int32]
     session: NDArray[np.int64]
     turn: NDArray[np.int64]
+    think_ns: NDArray[np.int64]
     class_id: NDArray[np.int32]
     classes: tuple[str, ...]
     prefix_blocks: NDArray[np.int64]
@@ -47,26 +47,29 @@ class Share:
 
     def position_of(self, index: int) -> int:
         """Where a request of the plan stands in this share."""
-        return (index - self.worker) // self.stride
+        return int(np.searchsorted(self.index, index))
 
 
 def split_plan(plan: Plan, num_workers: int) -> list[Share]:
-    """Deal the plan out, round robin by index: the union of the shares is the plan, whatever their number."""
-    return [_share(plan, worker, num_workers) for worker in range(num_workers)]
+    """Deal the plan out: sessions whole, by their number, other requests by their index.
+
+    The union of the shares is the plan, whatever their number; one may be empty where sessions are few.
+    """
+    owner = np.where(plan.session >= 0, plan.session, np.arange(len(plan))) % num_workers
+    return [_share(plan, worker, np.flatnonzero(owner == worker)) for worker in range(num_workers)]
 
 
-def _share(plan: Plan, worker: int, stride: int) -> Share:
-    index = np.arange(worker, len(plan), stride, dtype=np.int64)
+def _share(plan: Plan, worker: int, index: NDArray[np.int64]) -> Share:
     prefix_blocks, prefix_offsets = plan.blocks_of(index)
     return Share(
         worker=worker,
-        stride=stride,
         index=index,
         arrival_ns=plan.arrival_ns[index],
         prompt_tokens=plan.prompt_tokens[index],
         output_tokens=plan.output_tokens[index],
         session=plan.session[index],
         turn=plan.turn[index],
+        think_ns=plan.think_ns[index],
         class_id=plan.class_id[index],
         classes=plan.classes,
         prefix_blocks=prefix_blocks,
@@ -91,6 +94,44 @@ class Due:
     scheduled_ns: int
 
 
+class WaitingTurns:
+    """The turns of a share that wait for the one before them, and those of them that are due by now."""
+
+    def __init__(self, share: Share, start_ns: int) -> None:
+        self._think_ns = share.think_ns
+        self._arrival_ns = share.arrival_ns
+        self._start_ns = start_ns
+        self.first = np.flatnonzero(share.think_ns < 0).tolist()  # positions that wait for no answer
+        rows = np.lexsort((share.turn, share.session))
+        followers = np.flatnonzero(share.think_ns[rows] >= 0)
+        assert np.array_equal(share.session[rows[followers]], share.session[rows[followers - 1]])
+        # position: the turn that waits for its answer
+        self._after = dict(zip(rows[followers - 1].tolist(), rows[followers].tolist(), strict=True))
+        self._released: list[tuple[int, int]] = []  # due, position
+
+    def release(self, position: int, ended_ns: int) -> int | None:
+        """Let the turn after `position` fall due, if one waits for it; return its position."""
+        after: int | None = self._after.pop(position, None)
+        if after is not None:
+            earliest_ns = self._start_ns + int(self._arrival_ns[after])
+            heapq.heappush(self._released, (max(ended_ns + int(self._think_ns[after]), earliest_ns), after))
+        return after
+
+    def next_ns(self) -> int:
+        return self._released[0][0] if self._released else NEVER_NS
+
+    def take(self) -> Due:
+        scheduled_ns, position = heapq.heappop(self._released)
+        return Due(position, scheduled_ns)
+
+    def rest(self) -> list[Due]:
+        """Those never sent; the ones whose turn had not come, at the earliest instant possible."""
+        left = [Due(position, scheduled_ns) for scheduled_ns, position in sorted(self._released)]
+        waiting = sorted(self._after.values())
+        self._released, self._after = [], {}
+        return left + [Due(at, self._start_ns + int(self._arrival_ns[at])) for at in waiting]
+
+
 class Schedule(Protocol):
     """Hands out every request of a share once."""
 
@@ -100,8 +141,8 @@ class Schedule(Protocol):
     def take(self, now_ns: int) -> Due | None:
         """The next request that is due by `now_ns`."""
 
-    def on_end(self, ended_ns: int) -> None:
-        """Learn that a request that was taken has ended."""
+    def on_end(self, position: int, ended_ns: int) -> int | None:
+        """Learn that a request has ended; return the position of a turn that has its instant by that."""
 
     def rest(self) -> list[Due]:
         """Take everything that was not handed out: the run is over."""
@@ -110,60 +151,76 @@ class Schedule(Protocol):
 class OpenSchedule:
     """The plan's instants. `limit` caps what is in flight: a request over it waits and is charged for it."""
 
-    def __init__(self, due_ns: list[int], limit: int | None = None) -> None:
-        self._due_ns = due_ns
-        self._limit = len(due_ns) + 1 if limit is None else limit
+    def __init__(self, share: Share, start_ns: int, limit: int | None = None) -> None:
+        self._turns = WaitingTurns(share, start_ns)
+        self._first = self._turns.first
+        self._due_ns = (share.arrival_ns[self._first] + start_ns).tolist()
+        self._limit = len(share) + 1 if limit is None else limit
         self._num_taken = 0
         self._num_in_flight = 0
 
     def next_ns(self) -> int:
-        if self._num_taken == len(self._due_ns) or self._num_in_flight >= self._limit:
+        if self._num_in_flight >= self._limit:
             return NEVER_NS
-        return self._due_ns[self._num_taken]
+        due_ns = self._due_ns[self._num_taken] if self._num_taken < len(self._due_ns) else NEVER_NS
+        return min(due_ns, self._turns.next_ns())
 
     def take(self, now_ns: int) -> Due | None:
-        if self.next_ns() > now_ns:
+        next_ns = self.next_ns()
+        if next_ns > now_ns:
             return None
-        due = Due(self._num_taken, self._due_ns[self._num_taken])
-        self._num_taken += 1
         self._num_in_flight += 1
+        if self._turns.next_ns() == next_ns:
+            return self._turns.take()
+        due = Due(self._first[self._num_taken], next_ns)
+        self._num_taken += 1
         return due
 
-    def on_end(self, ended_ns: int) -> None:  # noqa: ARG002
+    def on_end(self, position: int, ended_ns: int) -> int | None:
         self._num_in_flight -= 1
+        return self._turns.release(position, ended_ns)
 
     def rest(self) -> list[Due]:
-        left = [Due(at, self._due_ns[at]) for at in range(self._num_taken, len(self._due_ns))]
-        self._num_taken = len(self._due_ns)
-        return left
+        left = list(map(Due, self._first[self._num_taken :], self._due_ns[self._num_taken :]))
+        self._num_taken = len(self._first)
+        return left + self._turns.rest()
 
 
 class ClosedSchedule:
-    """`concurrency` slots, free from `start_ns` on: a request is due at the instant its slot became free."""
+    """`concurrency` slots, free from `start_ns` on: a request is due at the instant its slot became free.
 
-    def __init__(self, num_requests: int, concurrency: int, start_ns: int) -> None:
-        self._num_requests = num_requests
+    A session keeps its slot until its last turn has ended, think times included.
+    """
+
+    def __init__(self, share: Share, start_ns: int, concurrency: int) -> None:
+        self._turns = WaitingTurns(share, start_ns)
+        self._first = self._turns.first
         self._num_taken = 0
         self._free_ns = [start_ns] * concurrency
         self._last_ns = start_ns
 
     def next_ns(self) -> int:
-        if self._num_taken == self._num_requests or not self._free_ns:
-            return NEVER_NS
-        return self._free_ns[0]
+        has_slot = self._free_ns and self._num_taken < len(self._first)
+        return min(self._free_ns[0] if has_slot else NEVER_NS, self._turns.next_ns())
 
     def take(self, now_ns: int) -> Due | None:
-        if self.next_ns() > now_ns:
+        next_ns = self.next_ns()
+        if next_ns > now_ns:
             return None
+        if self._turns.next_ns() == next_ns:
+            return self._turns.take()
         self._last_ns = heapq.heappop(self._free_ns)
-        due = Due(self._num_taken, self._last_ns)
+        due = Due(self._first[self._num_taken], self._last_ns)
         self._num_taken += 1
         return due
 
-    def on_end(self, ended_ns: int) -> None:
-        heapq.heappush(self._free_ns, ended_ns)
+    def on_end(self, position: int, ended_ns: int) -> int | None:
+        after = self._turns.release(position, ended_ns)
+        if after is None:
+            heapq.heappush(self._free_ns, ended_ns)
+        return after
 
     def rest(self) -> list[Due]:
-        left = [Due(position, self._last_ns) for position in range(self._num_taken, self._num_requests)]
-        self._num_taken = self._num_requests
-        return left
+        left = [Due(position, self._last_ns) for position in self._first[self._num_taken :]]
+        self._num_taken = len(self._first)
+        return left + self._turns.rest()

@@ -7,8 +7,7 @@ the spot and counted.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from loadgen.drive.dispatch import Share
 from loadgen.endpoints.base import Endpoint
@@ -21,29 +20,39 @@ Render = Callable[[int], bytes]
 
 
 class ReadyRequests:
-    """The next payloads of a share, in the order in which they are sent."""
+    """Payloads by position: of the next requests in `order`, and of those that were `expect`ed since."""
 
-    def __init__(self, render: Render, num_requests: int) -> None:
+    def __init__(self, render: Render, order: Sequence[int]) -> None:
         self._render = render
-        self._num_requests = num_requests
-        self._ready: deque[bytes] = deque()
+        self._order = order
+        self._num_begun = 0
+        self._expected: dict[int, None] = {}
+        self._ready: dict[int, bytes] = {}
         self._ready_bytes = 0
-        self._next_position = 0
         self.num_late = 0
 
     def has_room(self) -> bool:
         """Whether `fill_one` has something to do."""
         return (
-            self._next_position < self._num_requests
+            (self._num_begun < len(self._order) or bool(self._expected))
             and len(self._ready) < MAX_READY
             and self._ready_bytes < MAX_READY_BYTES
         )
 
+    def expect(self, position: int) -> None:
+        """Learn of a request that is not in `order`: a turn whose instant has just become known."""
+        self._expected[position] = None
+
     def fill_one(self) -> None:
-        """Make the next request."""
-        payload = self._render(self._next_position)
-        self._next_position += 1
-        self._ready.append(payload)
+        """Make the next request; those expected come first, for they are due within a think time."""
+        if self._expected:
+            position = next(iter(self._expected))
+            del self._expected[position]
+        else:
+            position = self._order[self._num_begun]
+            self._num_begun += 1
+        payload = self._render(position)
+        self._ready[position] = payload
         self._ready_bytes += len(payload)
 
     def fill(self) -> None:
@@ -52,12 +61,15 @@ class ReadyRequests:
             self.fill_one()
 
     def take(self, position: int) -> bytes:
-        """The payload of the request at `position`; positions are taken in order, each once."""
-        if not self._ready:
-            assert position == self._next_position
+        """The payload of the request at `position`; those in `order` are taken in that order, each once."""
+        if position not in self._ready:
             self.num_late += 1
-            self.fill_one()
-        payload = self._ready.popleft()
+            if position not in self._expected:
+                assert position == self._order[self._num_begun]
+                self._num_begun += 1
+            self._expected.pop(position, None)
+            return self._render(position)
+        payload = self._ready.pop(position)
         self._ready_bytes -= len(payload)
         return payload
 

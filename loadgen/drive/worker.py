@@ -21,6 +21,8 @@ from importlib.abc import MetaPathFinder
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import numpy as np
+
 from loadgen.clock import now_ns
 from loadgen.drive.config import DriveConfig, WorkerStats
 from loadgen.drive.deadlines import Deadlines, Timeouts
@@ -130,8 +132,10 @@ class LoadProcess:
             share, PromptMaker(config.seed, config.nonce), self._endpoint, config.model, config.prompt_offset
         )
         self._ready = ReadyRequests(
-            lambda position: self._transport.render(self._request_id(position), bodies.body(position)),
-            len(share),
+            lambda position: self._transport.render(
+                self._request_id(position), bodies.body(position), int(share.session[position])
+            ),
+            np.flatnonzero(share.think_ns < 0).tolist(),
         )
         self._secrets = secrets_of(dict(config.headers))
         self._ledger = Ledger(self._to_record, rows)
@@ -172,8 +176,8 @@ class LoadProcess:
     def _open_schedule(self) -> Schedule:
         task = self._task
         if task.concurrency is not None:
-            return ClosedSchedule(len(task.share), task.concurrency, self._epoch_ns)
-        return OpenSchedule((task.share.arrival_ns + self._epoch_ns).tolist(), task.limit)
+            return ClosedSchedule(task.share, self._epoch_ns, task.concurrency)
+        return OpenSchedule(task.share, self._epoch_ns, task.limit)
 
     def _loop(self) -> None:
         house_at_ns = 0
@@ -226,6 +230,7 @@ class LoadProcess:
         return Exchange(
             index=int(self._task.share.index[due.position]),
             request_id=self._request_id(due.position),
+            session=int(self._task.share.session[due.position]),
             scheduled_ns=due.scheduled_ns,
             worker=self._task.share.worker,
             ended=ended,
@@ -238,7 +243,12 @@ class LoadProcess:
     def _on_end(self, exchange: Exchange) -> None:
         assert exchange.ended_ns is not None
         del self._live[exchange.index]
-        self._schedule.on_end(exchange.ended_ns)
+        # What this answer releases counts from its arrival: reading it late is no think time.
+        is_whole = exchange.ended is End.COMPLETE and exchange.stamps
+        ended_ns = exchange.stamps[-1] if is_whole else exchange.ended_ns
+        after = self._schedule.on_end(self._task.share.position_of(exchange.index), ended_ns)
+        if after is not None:
+            self._ready.expect(after)
         self._ledger.add(exchange)
 
     def _give_up(self, now: int) -> None:

@@ -43,6 +43,7 @@ class Exchange:
     index: int
     request_id: str
     scheduled_ns: int
+    session: int = -1
     sent_ns: int | None = None
     connected_ns: int | None = None
     written_ns: int | None = None
@@ -88,6 +89,13 @@ class TransportCounts:
     num_clock_steps: int = 0
 
 
+def identity_headers(request_id: str, session: int) -> dict[str, str]:
+    """Who a request is, and whose: a router that keeps sessions together goes by the session's id."""
+    if session < 0:
+        return {"X-Request-Id": request_id}
+    return {"X-Request-Id": request_id, "X-Session-Id": f"{request_id.rpartition('-')[0]}-s{session}"}
+
+
 class Transport(Protocol):
     """Sends requests and fills their exchanges; calls `on_end` (given at the start) once for each."""
 
@@ -95,7 +103,7 @@ class Transport(Protocol):
     def counts(self) -> TransportCounts:
         """What it has done so far."""
 
-    def render(self, request_id: str, body: bytes) -> bytes:
+    def render(self, request_id: str, body: bytes, session: int = -1) -> bytes:
         """Make, ahead of time, what `send` will hand to the network."""
 
     def send(self, exchange: Exchange, payload: bytes) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 
 from loadgen.clock import now_ns
-from loadgen.transport.base import End, Exchange, TransportConfig, TransportCounts
+from loadgen.transport.base import End, Exchange, TransportConfig, TransportCounts, identity_headers
 from loadgen.transport.sockets import errno_name
 from loadgen.transport.tls import client_context, tls_words
 
@@ -70,7 +70,7 @@ class HttpxTransport:
     def __repr__(self) -> str:
         return f"<HttpxTransport {len(self._tasks)} live>"
 
-    def render(self, request_id: str, body: bytes) -> bytes:  # noqa: ARG002
+    def render(self, request_id: str, body: bytes, session: int = -1) -> bytes:  # noqa: ARG002
         """The body; httpx makes the head."""
         return body
 
@@ -101,7 +101,7 @@ class HttpxTransport:
         async def trace(event: str, _: dict[str, Any]) -> None:
             _note(exchange, event)
 
-        headers = {**self._headers, "X-Request-Id": exchange.request_id}
+        headers = self._headers | identity_headers(exchange.request_id, exchange.session)
         extensions = {"trace": trace}
         async with self._client.stream(
             "POST", self._url, content=payload, headers=headers, extensions=extensions

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable
 
 from loadgen.clock import SPIN_NS, STEP_NS, RealtimeOffset, now_ns, open_alarm
-from loadgen.transport.base import End, Exchange, TransportConfig, TransportCounts
+from loadgen.transport.base import End, Exchange, TransportConfig, TransportCounts, identity_headers
 from loadgen.transport.connection import Connection, State
 from loadgen.transport.sockets import (
     POLL_IN,
@@ -79,14 +79,11 @@ class RawTransport:
             lines.append("Connection: close")
         return "\r\n".join(lines).encode()
 
-    def render(self, request_id: str, body: bytes) -> bytes:
+    def render(self, request_id: str, body: bytes, session: int = -1) -> bytes:
         """The request as it goes out, head and body in one piece."""
-        return b"%b\r\nX-Request-Id: %b\r\nContent-Length: %d\r\n\r\n%b" % (
-            self._head,
-            request_id.encode(),
-            len(body),
-            body,
-        )
+        lines = (f"{name}: {value}\r\n" for name, value in identity_headers(request_id, session).items())
+        own = "".join(lines).encode()
+        return b"%b\r\n%bContent-Length: %d\r\n\r\n%b" % (self._head, own, len(body), body)
 
     def send(self, exchange: Exchange, payload: bytes) -> None:
         """Write on a rested connection, else open one; what goes wrong ends the exchange."""

@@ -1,7 +1,8 @@
 """Several targets behind one transport: each request goes to one of them, by turns or to the least busy.
 
-By turns is by the request's index, whatever the number of load processes; the least busy is judged by what
-this load process has in flight. Each target keeps its own connections; one poller waits for all.
+By turns is by the number of the session (so that a session stays with its target), or of a request that
+belongs to none, whatever the number of load processes; the least busy is judged by what this load process has
+in flight. Each target keeps its own connections; one poller waits for all.
 """
 
 from __future__ import annotations
@@ -59,16 +60,17 @@ class SpreadTransport:
 
         return ended
 
-    def render(self, request_id: str, body: bytes) -> bytes:
+    def render(self, request_id: str, body: bytes, session: int = -1) -> bytes:
         """The request for every target, for which one gets it is decided when it is due."""
-        payloads = [transport.render(request_id, body) for transport in self._transports]
+        payloads = [transport.render(request_id, body, session) for transport in self._transports]
         self._payloads[request_id] = payloads
         return payloads[0]
 
     def send(self, exchange: Exchange, payload: bytes) -> None:  # noqa: ARG002 (the target's own is kept here)
         """Choose the target and hand the request to it."""
         busy = self._num_live
-        at = busy.index(min(busy)) if self._prefers_least_busy else exchange.index % len(busy)
+        turn = exchange.index if exchange.session < 0 else exchange.session
+        at = busy.index(min(busy)) if self._prefers_least_busy else turn % len(busy)
         busy[at] += 1
         self._home[exchange.index] = at
         self._transports[at].send(exchange, self._payloads.pop(exchange.request_id)[at])

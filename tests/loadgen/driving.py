@@ -19,6 +19,7 @@ from workloads.plan import Plan
 class Driven:
     """What a drive left: its result, its rows by index, and the reports on the way."""
 
+    run_id: str
     result: DriveResult
     rows: pd.DataFrame
     progress: list[Progress]
@@ -60,4 +61,4 @@ def run_drive(
     result = drive(plan, config, folder=run.path, on_progress=note, stop=stop or threading.Event())
     run.compact_requests(plan)
     run.write_manifest({"status": "complete"})
-    return Driven(result=result, rows=load(run.path).requests, progress=progress)
+    return Driven(run_id=run.run_id, result=result, rows=load(run.path).requests, progress=progress)

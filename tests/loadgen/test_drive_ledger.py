@@ -151,7 +151,7 @@ def test_requests_are_ready_in_order_and_a_miss_is_made_and_counted() -> None:
         made.append(position)
         return b"%d" % position
 
-    ready = ReadyRequests(render, MAX_READY + 3)
+    ready = ReadyRequests(render, range(MAX_READY + 3))
     ready.fill()
     assert made == list(range(MAX_READY))
     assert not ready.has_room()
@@ -164,9 +164,22 @@ def test_requests_are_ready_in_order_and_a_miss_is_made_and_counted() -> None:
     assert not ready.has_room()
 
 
+def test_a_turn_is_made_ready_once_its_instant_is_known() -> None:
+    ready = ReadyRequests(lambda position: b"%d" % position, [0, 3])
+    ready.fill()
+    assert not ready.has_room()
+    ready.expect(2)
+    ready.expect(1)
+    ready.fill_one()
+    assert (ready.take(2), ready.num_late) == (b"2", 0)
+    assert (ready.take(1), ready.num_late) == (b"1", 1)
+    assert (ready.take(0), ready.take(3), ready.num_late) == (b"0", b"3", 1)
+    assert not ready.has_room()
+
+
 def test_the_bytes_kept_ready_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadgen.drive.requests.MAX_READY_BYTES", 10_000)
-    ready = ReadyRequests(lambda _: b"x" * 3_000, 100)
+    ready = ReadyRequests(lambda _: b"x" * 3_000, range(100))
     ready.fill()
     assert [len(ready.take(i)) for i in range(4)] == [3_000] * 4
     assert ready.num_late == 0
