@@ -12,7 +12,6 @@ from reference_engine.scheduler import UnservableError
 from reference_engine.sequence import FinishReason, Sequence, Status
 from reference_engine.step import Constraint, StepPlan
 from reference_engine.steplog import STEP_COLUMNS
-from reference_engine.steplog import STEP_COLUMNS
 from tests.reference_engine.stub import answer_of, make_sequence, run_to_end, stub_engine, stub_token
 
 CONFIG = EngineConfig(
