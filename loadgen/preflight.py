@@ -142,7 +142,7 @@ class _Interview:
                 f"({excerpt(answer.body, 'text/html')}); is --target the API, or a site in front of it?"
             )
         if answer.failure:
-            raise TargetError(f"{url} does not answer: {answer.failure}; still starting? --probe-timeout 30s")
+            raise TargetError(f"{url} does not answer: {answer.failure}; is it still starting?")
         models = models_in(answer)
         if models is None and answer.status == 200:
             raise TargetError(
@@ -306,7 +306,10 @@ class _Interview:
     def _note_length(self, count: TokenCount, answer: Answer) -> None:
         """What came against what was asked for."""
         produced, asked = count.total, PROBE_OUTPUT_TOKENS
-        if produced is None:
+        if produced is None and len(count.events) > asked:
+            found = f"{len(count.events)} events for max_tokens {asked}, and no usage"
+            self.note("output tokens", found, "lengths are its own")
+        elif produced is None:
             meaning = "output tokens are counted from events, or unknown"
             self.note("output tokens", "the server reports no usage", meaning)
         elif produced == asked:

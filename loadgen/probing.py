@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -23,7 +24,9 @@ from loadgen.redaction import redact
 from loadgen.sse import parse_events
 
 NUM_TRIES = 3
-TRY_TIMEOUT_S = 2.0
+TRY_TIMEOUT_S = 2.0  # to connect, and between two reads
+MAX_TIMEOUTS = 15  # for the whole of one answer
+MAX_BYTES = 4 << 20
 MAX_WORDS_CHARS = 300
 
 
@@ -121,9 +124,7 @@ class Prober:
         failure = ""
         for _ in range(NUM_TRIES):
             try:
-                response = self._client.request(
-                    method, path, content=body or None, headers={"content-type": "application/json"}
-                )
+                return self._try(method, path, body)
             except httpx.ConnectTimeout:
                 failure = "connecting timed out"
             except httpx.ConnectError as exc:
@@ -132,13 +133,20 @@ class Prober:
                 failure = f"no answer within {self._timeout_s:g} s"
             except httpx.HTTPError as exc:
                 failure = f"broke off ({type(exc).__name__}: {exc})"
-            else:
-                return Answer(
-                    status=response.status_code,
-                    content_type=response.headers.get("content-type", ""),
-                    body=response.content,
-                )
-        return Answer(failure=f"{failure} ({NUM_TRIES} tries)")
+        return Answer(failure=f"{failure} ({NUM_TRIES} tries; --probe-timeout gives it longer)")
+
+    def _try(self, method: str, path: str, body: bytes) -> Answer:
+        """One try. An answer that does not end (a server that knows no max_tokens) is cut."""
+        headers = {"content-type": "application/json"}
+        give_up_s = time.monotonic() + MAX_TIMEOUTS * self._timeout_s
+        with self._client.stream(method, path, content=body or None, headers=headers) as response:
+            parts: list[bytes] = []
+            for part in response.iter_bytes():
+                parts.append(part)
+                if sum(map(len, parts)) > MAX_BYTES or time.monotonic() > give_up_s:
+                    break
+            kind = response.headers.get("content-type", "")
+            return Answer(status=response.status_code, content_type=kind, body=b"".join(parts))
 
     def _read(self, answer: Answer, endpoint: Endpoint) -> None:
         pieces = [(answer.body + b"\n\n", 0)]

@@ -283,10 +283,21 @@ def test_a_server_that_does_not_answer_is_asked_three_times() -> None:
 
     with (
         server({"/v1/models": silence}) as url,
-        pytest.raises(TargetError, match=r"within 0.05 s \(3 tries\)"),
+        pytest.raises(TargetError, match=r"within 0.05 s \(3 tries"),
     ):
         ask(url, timeout_s=0.05)
     assert len(asked) == 3
+
+
+def test_an_answer_that_does_not_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadgen.probing.MAX_BYTES", 10_000)
+
+    def endless(_: Any) -> Answer:
+        return 200, "text/event-stream", b'data: {"choices":[{"text":"a"}]}\n\n' * 10_000
+
+    with server({"/v1/models": MODELS, "/v1/completions": endless}) as url:
+        found = ask(url)
+    assert "events for max_tokens 16, and no usage | lengths are its own" in found_in(found, "output tokens")
 
 
 def test_a_path_that_is_one_too_many_is_named() -> None:
