@@ -39,8 +39,9 @@ class StreamBytes:
     tail: bytes
 
 
+@lru_cache(maxsize=4096)
 def stream_bytes(shape: AnswerShape) -> StreamBytes:
-    """Render a streamed answer; the token events of equal shapes are the same objects."""
+    """Render a streamed answer; equal shapes get the same object."""
     head = STREAM_HEAD
     if shape.is_chat:
         head += _framed(_sse(_chat_event({"role": "assistant", "content": ""})))

@@ -37,7 +37,7 @@ TAIL_DELAY_NS = 1_000_000
 SO_TIMESTAMPNS = 35
 TIMESPEC = struct.Struct("qq")
 CONTROL_BYTES = socket.CMSG_SPACE(TIMESPEC.size)
-READ_BYTES = 1 << 18
+READ_BYTES = 1 << 16
 
 CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 REQUEST_ID = re.compile(rb"\r\nx-request-id: *([^\r]+)", re.IGNORECASE)
