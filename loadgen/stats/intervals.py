@@ -94,37 +94,52 @@ class QuantileInterval:
     num_tail_events: float
 
 
-def effective_values(pool: Pool, threshold: float) -> float:
-    """How many independent values would tell the share of values above `threshold` as exactly as these do.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exceedance:
+    """How the share of values above a threshold varies.
 
-    The share is a ratio of sums over requests; its variance is that of the residuals, times their
-    autocorrelation time in scheduled order.
+    num_values: how many independent values would tell it as exactly, were the requests independent of each
+    other.
+    tau: the autocorrelation time of the requests in scheduled order.
     """
+
+    num_values: float
+    tau: float
+
+
+def describe_exceedance(pool: Pool, threshold: float) -> Exceedance:
+    """Judge the share of values above a threshold: a ratio of sums over requests, with their residuals."""
     hits, sizes = pool.count_above(threshold), pool.sizes()
     total = float(sizes.sum())
     share = float(hits.sum()) / total
-    if not 0 < share < 1:
-        return total / max(1.0, float(np.mean(sizes)))
     residuals = hits - share * sizes
-    variance = float(residuals @ residuals) * autocorrelation_time(residuals) / total**2
-    return min(total, share * (1 - share) / variance) if variance > 0 else total
+    squares = float(residuals @ residuals)
+    if not 0 < share < 1 or squares == 0:
+        return Exceedance(num_values=total / max(1.0, float(np.mean(sizes))), tau=1.0)
+    num_values = min(total, share * (1 - share) * total**2 / squares)
+    return Exceedance(num_values=num_values, tau=autocorrelation_time(residuals))
 
 
 def independent_values(pool: Pool, q: float) -> float:
-    """How many independent values quantile q rests on: the fewest over q itself and lower levels.
+    """How many independent values quantile q of at least one value rests on.
 
-    A run that happened to miss the slow excursions looks independent at its own p99; its median tells.
+    The dependence between requests is the strongest of q itself and of lower levels: a run that happened to
+    miss the slow excursions looks independent at its own p99; its median tells.
     """
     return _independent_values(pool, [q])[q]
 
 
 def _independent_values(pool: Pool, qs: Sequence[float]) -> dict[float, float]:
     levels = sorted({*LEVELS, *qs})
-    thresholds = pool.quantiles(levels)
-    found = [effective_values(pool, threshold) for threshold in thresholds]
-    return {
-        q: min(n for n, level in zip(found, levels, strict=True) if level <= max(q, LEVELS[0])) for q in qs
+    found = {
+        level: describe_exceedance(pool, threshold)
+        for level, threshold in zip(levels, pool.quantiles(levels), strict=True)
     }
+    n_eff = {}
+    for q in qs:
+        tau = max(found[level].tau for level in levels if level <= max(q, LEVELS[0]))
+        n_eff[q] = found[q].num_values / tau
+    return n_eff
 
 
 def quantile_intervals(pool: Pool, qs: Sequence[float]) -> dict[float, QuantileInterval]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from loadgen.stats.dependence import autocorrelation, autocorrelation_time
-from loadgen.stats.intervals import Pool, effective_values, quantile_interval
+from loadgen.stats.intervals import Pool, independent_values, quantile_interval
 from loadgen.stats.moments import moments
 from loadgen.stats.quantile import (
     interpolated_quantiles,
@@ -143,15 +143,21 @@ def test_mser_says_so_where_nothing_is_steady() -> None:
     assert not mser5_truncation(np.arange(19.0)).reached_steady_state
 
 
-def test_effective_values_of_independent_requests_is_their_number() -> None:
+def test_independent_requests_are_worth_their_number() -> None:
     values = np.random.default_rng(8).exponential(size=5000)
-    assert effective_values(Pool.of_requests(values), quantile(values, 0.9)) == pytest.approx(5000, rel=0.1)
+    assert independent_values(Pool.of_requests(values), 0.9) == pytest.approx(5000, rel=0.1)
 
 
 def test_values_that_a_request_repeats_tell_no_more_than_one() -> None:
     values = np.random.default_rng(9).exponential(size=2000)
     pool = Pool(values=np.repeat(values, 20), offsets=np.arange(2001) * 20)
-    assert effective_values(pool, quantile(values, 0.9)) == pytest.approx(2000, rel=0.1)
+    assert independent_values(pool, 0.9) == pytest.approx(2000, rel=0.15)
+
+
+def test_values_that_are_independent_inside_a_request_all_count() -> None:
+    values = np.random.default_rng(9).exponential(size=40_000)
+    pool = Pool(values=values, offsets=np.arange(2001) * 20)
+    assert independent_values(pool, 0.9) == pytest.approx(40_000, rel=0.15)
 
 
 def test_weights_are_repetitions_for_intervals_too() -> None:
@@ -185,6 +191,26 @@ def test_intervals_that_are_given_cover_the_truth(load: float, n: int, q: float)
     covered = np.mean([low <= truth <= high for low, high in given])
     assert len(given) >= 20
     assert 0.88 <= covered <= 1.0  # 95 % wanted; a mean of 120 trials strays by 4 %
+
+
+def gaps_of_streams(rng: np.random.Generator, num_requests: int) -> Pool:
+    """Token gaps under continuous batching: requests that run together share every step, slow ones too."""
+    num_steps = num_requests * 4
+    pace = np.exp(0.2 * autoregressive(rng, num_steps, 0.99) / np.sqrt(1 / (1 - 0.99**2)))
+    steps = 0.01 * pace * rng.gamma(20, 1 / 20, num_steps) * np.where(rng.random(num_steps) < 0.02, 4.0, 1.0)
+    starts = np.sort(rng.integers(0, num_steps - 130, num_requests))
+    lengths = np.minimum(1 + rng.geometric(1 / 32, num_requests), 128)
+    values = np.concatenate([steps[a : a + n] for a, n in zip(starts, lengths, strict=True)])
+    return Pool(values=values, offsets=np.concatenate([[0], np.cumsum(lengths)]))
+
+
+def test_intervals_of_pooled_gaps_cover_the_truth() -> None:
+    rng = np.random.default_rng(13)
+    truth = gaps_of_streams(rng, 200_000).quantiles([0.99])[0]
+    found = [quantile_interval(gaps_of_streams(rng, 1500), 0.99) for _ in range(100)]
+    given = [interval.bounds for interval in found if interval.bounds is not None]
+    assert len(given) >= 60
+    assert 0.88 <= np.mean([low <= truth <= high for low, high in given]) <= 1.0
 
 
 def test_an_interval_is_withheld_where_the_tail_is_too_thin() -> None:
