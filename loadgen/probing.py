@@ -145,11 +145,13 @@ class Prober:
                 parts.append(part)
                 if sum(map(len, parts)) > MAX_BYTES or time.monotonic() > give_up_s:
                     break
+            else:
+                parts.append(b"\n\n")  # ends a last event that lacks its end; one that was cut is left out
             kind = response.headers.get("content-type", "")
             return Answer(status=response.status_code, content_type=kind, body=b"".join(parts))
 
     def _read(self, answer: Answer, endpoint: Endpoint) -> None:
-        pieces = [(answer.body + b"\n\n", 0)]
+        pieces = [(answer.body, 0)]
         try:
             if endpoint.framing is Framing.LINES:
                 answer.facts = [endpoint.interpret(event.data) for event, _, _ in parse_lines(pieces)[0]]
