@@ -179,7 +179,7 @@ EVER_EVICTING = ("vllm-v0", "vllm-v1", "sarathi")
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_load_ends_and_each_answer_is_as_alone(policy: str, data: st.DataObject) -> None:
     """Random arrivals, lengths, cancellations, priorities, knobs and tiny memory; invariants are on."""
