@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -117,8 +117,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     device: str = ""
     model: str = ""
     date: str = ""
-    engine: dict[str, int] = field(default_factory=dict)
-    held_out: dict[str, float] = field(default_factory=dict)
+    engine: dict[str, int] = {}
+    held_out: dict[str, float] = {}
     notes: str = ""
     schema_version: int = PROFILE_SCHEMA_VERSION
 

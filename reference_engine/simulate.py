@@ -8,6 +8,7 @@ taken in together; with `is_jumping` off they run one by one, with the same resu
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal, Protocol
@@ -118,9 +119,9 @@ class Simulation:
         self._is_held = False  # a cap on requests in flight kept the client from sending
         self._drained_by = NEVER_PS
 
-    def run(self) -> None:
-        """Run until every request of the schedule has ended."""
-        while True:
+    def run(self, must_stop: Callable[[], bool] = lambda: False) -> None:
+        """Run until every request of the schedule has ended, or `must_stop` says so."""
+        while not must_stop():
             self._let_go()
             self._take_in()
             if self.scheduler.has_work:
@@ -130,6 +131,7 @@ class Simulation:
                 self.clock.now_ps = max(self.clock.now_ps, due_ns * PS_PER_NS)
             else:
                 return
+        self._cancel_all("the run was stopped")
 
     def _take_in(self) -> None:
         """Queue what has arrived by now."""
@@ -199,10 +201,12 @@ class Simulation:
             _, sequence = self._end_by.popleft()
             self._cancel(sequence, "timeout", f"no end within {patience.total_ns / 1e9:g} s")
         if now_ps >= self._drained_by:
-            state = self.scheduler.state
-            words = f"still in flight {patience.drain_ns / 1e9:g} s after the last request was sent"
-            for sequence in [*state.running, *state.swapped, *state.waiting]:
-                self._cancel(sequence, "cancelled", words)
+            self._cancel_all(f"still in flight {patience.drain_ns / 1e9:g} s after the last request was sent")
+
+    def _cancel_all(self, error: str) -> None:
+        state = self.scheduler.state
+        for sequence in [*state.running, *state.swapped, *state.waiting]:
+            self._cancel(sequence, "cancelled", error)
 
     def _cancel(self, sequence: Sequence, outcome: Literal["timeout", "cancelled"], error: str) -> None:
         if sequence.finish_reason is None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
+from loadgen.cli.knobs import parse_knobs, server_flags
 from loadgen.cli.options import RunOptions
 from loadgen.cli.serve import HOW_TO_ADD_ENGINE, require_engine
 from loadgen.errors import UsageError
@@ -293,9 +294,8 @@ def engine_command(options: RunOptions, folder: Path, engine_cpu: int | None) ->
         "--chunk-tokens": options.chunk_tokens,
         "--pin-engine": engine_cpu,
     }
-    return command + [
-        part for flag, value in flags.items() if value is not None for part in (flag, str(value))
-    ]
+    command += [part for flag, value in flags.items() if value is not None for part in (flag, str(value))]
+    return command + server_flags(parse_knobs(options.knob))
 
 
 def parse_headers(lines: Sequence[str]) -> dict[str, str]:

@@ -304,6 +304,20 @@ class RunOptions:
     kv_tokens: Annotated[int | None, _flag("KV cache, in tokens.", ENGINE, parser=COUNT, metavar="N")] = None
     max_batch: Annotated[int | None, _flag("Most requests in one step.", ENGINE)] = None
     chunk_tokens: Annotated[int | None, _flag("Most tokens in one step.", ENGINE)] = None
+    knob: Annotated[
+        list[str], _flag("Knob of the policy or of the engine: NAME=VALUE; may be repeated.", ENGINE)
+    ] = ()  # type: ignore[assignment]
+    simulate: Annotated[
+        bool, _flag("Virtual time: a cost model in place of the model.", ENGINE, "--simulate")
+    ] = False
+    cost: Annotated[
+        str,
+        _flag(
+            "What a simulated step takes: affine(base=8ms,per_seq=0.25ms), roofline(...), a profile.",
+            ENGINE,
+            metavar="MODEL",
+        ),
+    ] = "cpu-tiny"
 
     ready_timeout: Annotated[
         float, _duration("For the server of --cmd to become ready.", TIMEOUTS, "600s")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
     from loadgen.cli.options import RunOptions
-    from loadgen.preflight import Preflight
     from workloads import Plan, Workload
 
 FIELD_OF_FLAG = {
@@ -72,9 +71,19 @@ def make_workload(options: RunOptions) -> Workload:
     return with_changes(workload, given)
 
 
-def fit_to_context(plan: Plan, options: RunOptions, preflight: Preflight) -> Plan:
+class Served(Protocol):
+    """A model and the most tokens that a request to it may have; None where that is not known."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def context_tokens(self) -> int | None: ...
+
+
+def fit_to_context(plan: Plan, options: RunOptions, served: Served) -> Plan:
     """Refuse a plan with a request that the target can never serve, or treat it as `--over-context` says."""
-    context = preflight.context_tokens
+    context = served.context_tokens
     totals = plan.prompt_tokens.astype("int64") + plan.output_tokens
     if context is None or totals.max(initial=0) <= context:
         return plan
@@ -84,7 +93,7 @@ def fit_to_context(plan: Plan, options: RunOptions, preflight: Preflight) -> Pla
     worst = int(totals.argmax())
     over = int((totals > context).sum())
     raise UsageError(
-        f"{over} of {len(plan)} requests are longer than the context of {preflight.model} "
+        f"{over} of {len(plan)} requests are longer than the context of {served.model} "
         f"({context} tokens): request {worst} has {plan.prompt_tokens[worst]} prompt + "
         f"{plan.output_tokens[worst]} output; shorten --input-tokens, --output-tokens or --length-scale, or "
         "choose --over-context clip or drop"

@@ -23,6 +23,7 @@ from loadgen.cli.opened import OpenedTarget, check_target_flags, open_target, sh
 from loadgen.cli.options import RunOptions, origins, takes_options
 from loadgen.cli.plans import fit_to_context, make_plan
 from loadgen.cli.signals import Interruption
+from loadgen.cli.simulate import measure_simulated
 from loadgen.errors import EXIT_INVALID, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ def measure_run(ctx: typer.Context, options: RunOptions, plan: Plan, interruptio
     from loadgen.measurement import conclude
     from loadgen.store import RunFolder
 
+    if options.simulate:
+        return measure_simulated(ctx, options, plan, interruption)
     folder = RunFolder.create(options.out, options.name)
     try:
         with open_target(options, folder.path, interruption.stop) as target:
@@ -91,7 +94,7 @@ def _record(
     config = drive_config(options, folder.run_id, target, nonce)
     manifest: dict[str, Any] = {
         "command": shlex.join(["bench", *without_secrets(sys.argv[1:])]),
-        "config": _described(options, origins(ctx)),
+        "config": described(options, origins(ctx)),
         "seeds": {"seed": options.seed, "nonce": nonce},
         "target": target.facts(),
     }
@@ -151,7 +154,8 @@ def _is_header(argument: str, before: str) -> bool:
     return before == "--header" or argument.startswith("--header=")
 
 
-def _described(options: RunOptions, origin: dict[str, str]) -> dict[str, Any]:
+def described(options: RunOptions, origin: dict[str, str]) -> dict[str, Any]:
+    """Return the flags as the manifest keeps them, each with its origin."""
     values = {**asdict(options), "header": [line.partition(":")[0] for line in options.header]}
     return {
         name: {
