@@ -14,6 +14,7 @@ from loadgen.measure import verdict as checks
 from loadgen.measure.arrivals import Arrivals, judge_arrivals
 from loadgen.measure.columns import Floats, Window
 from loadgen.measure.dialects import read_log, speak
+from loadgen.measure.fluidity import deadlines_of, describe_fluidity
 from loadgen.measure.groups import describe_groups
 from loadgen.measure.measured import Measured, measure
 from loadgen.measure.metrics import MetricSummary, in_flight_steps
@@ -39,7 +40,10 @@ def summarize_measured(run: Run, measured: Measured, options: MeasureOptions) ->
     """Compute summary.json of a run that has been measured."""
     metrics = measured.metrics()
     arrivals = judge_arrivals(
-        measured.columns, measured.workload, measured.window.end_ns, is_open_loop=options.is_open_loop
+        measured.columns.only(measured.is_open),
+        measured.workload,
+        measured.window.end_ns,
+        is_open_loop=options.is_open_loop,
     )
     verdict = judge(run, measured, metrics, arrivals, options)
     window = measured.window
@@ -58,6 +62,7 @@ def summarize_measured(run: Run, measured: Measured, options: MeasureOptions) ->
             "model": "open" if options.is_open_loop else "closed",
             "concurrency": options.concurrency,
             "max_in_flight": options.max_in_flight,
+            "sessions": describe_sessions(run, measured),
         },
         "metrics": {name: metric.to_json() for name, metric in metrics.items()},
         "slo": evaluate_slo(measured, options),
@@ -103,6 +108,18 @@ def count(measured: Measured) -> dict[str, Any]:
     }
 
 
+def describe_sessions(run: Run, measured: Measured) -> dict[str, int] | None:
+    """What is open about the sessions, and what is closed: turns by what decides when they come."""
+    session = run.plan_rows().column("session").to_numpy()
+    if not (session >= 0).any():
+        return None
+    return {
+        "count": len(np.unique(session[session >= 0])),
+        "open_turns": int((measured.is_open & (session >= 0)).sum()),
+        "closed_turns": int((~measured.is_open).sum()),
+    }
+
+
 def evaluate_slo(measured: Measured, options: MeasureOptions) -> dict[str, Any]:
     """Objectives beside what was seen; goodput over all requests scheduled in the window, failed ones too."""
     targets: list[dict[str, Any]] = []
@@ -128,12 +145,16 @@ def evaluate_slo(measured: Measured, options: MeasureOptions) -> dict[str, Any]:
         num_met = int(met_by_request(per_request, measured.values).sum())
         attained = num_met / measured.num_scheduled
         goodput = num_met / measured.window.length_s
+    deadlines = deadlines_of(options.objectives)
     certificates = [target["certificate"]["is_certified"] for target in targets if target["certificate"]]
     return {
         "targets": targets,
         "attained_fraction": attained,
         "goodput_per_s": goodput,
         "certified": all(certificates) if certificates else None,
+        "fluidity": describe_fluidity(measured.values["ttft_s"], measured.gaps, deadlines)
+        if deadlines
+        else None,
     }
 
 
@@ -239,7 +260,7 @@ def judge(
     )
     findings = (
         checks.failures(columns.count_outcomes()),
-        None if stopped or died else checks.unstable(in_flight_steps(columns), window),
+        None if stopped or died else checks.unstable(in_flight_steps(columns.only(measured.is_open)), window),
     )
     return Verdict(reasons=_said(reasons), findings=_said(findings), warnings=_said(warnings))
 
@@ -257,11 +278,14 @@ def too_few_samples(measured: Measured, objective: Objective) -> Notice | None:
 
 def planned_shared_tokens(run: Run) -> Floats:
     """Per request, the prompt tokens that the plan shares with earlier ones."""
+    from workloads.prefixes import hit_tokens
+
     table = run.plan_rows()
     blocks = table.column("prefix_blocks").combine_chunks()
     block_tokens = int(table.schema.metadata[b"block_tokens"])
     offsets = blocks.offsets.to_numpy().astype(np.int64)
-    return checks.shared_tokens(offsets, blocks.flatten().to_numpy(), block_tokens)
+    prompt_tokens = table.column("prompt_tokens").to_numpy()
+    return hit_tokens(blocks.flatten().to_numpy(), offsets, block_tokens, prompt_tokens).astype(np.float64)
 
 
 def _said(notices: tuple[Notice | None, ...]) -> tuple[Notice, ...]:
