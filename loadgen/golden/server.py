@@ -122,7 +122,7 @@ class GoldenServer:
             self.epoll.register(stdin_fd, select.EPOLLIN)
         while True:
             self._sleep()
-            for fd, mask in self.epoll.poll(0):
+            for fd, mask in self.epoll.poll(0, 1):  # one at a time: a due write waits for no second request
                 if fd == stdin_fd:
                     return
                 if fd == self.listener.fileno():
@@ -140,13 +140,12 @@ class GoldenServer:
 
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            while True:
-                sock, _ = self.listener.accept()
-                sock.setblocking(False)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                connection = Connection(sock)
-                self.connections[connection.fd] = connection
-                self.epoll.register(connection.fd, select.EPOLLIN)
+            sock, _ = self.listener.accept()
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = Connection(sock)
+            self.connections[connection.fd] = connection
+            self.epoll.register(connection.fd, select.EPOLLIN)
 
     def _serve_socket(self, connection: Connection, mask: int) -> None:
         if mask & select.EPOLLOUT:
