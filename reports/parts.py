@@ -13,6 +13,8 @@ from reports.quantities import DASH, format_count, format_percent, format_time
 from reports.words import MIN_VALUES_FOR_P99, printable
 
 NAMES = {
+    "turn": ("session turn", "turn, from 0"),
+    "prefix": ("prefix cache", "prompt"),
     "prompt_tokens_up_to": ("prompt length", "tokens, up to"),
     "from_s": ("time", "from second"),
 }

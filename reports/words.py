@@ -145,6 +145,8 @@ def context_lines(manifest: Json, summary: Json) -> list[tuple[str, str]]:
         ("goodput", _goodput(slo)),
         ("window", _window(summary.get("window") or {})),
         ("arrivals", _arrivals(summary.get("arrivals") or {})),
+        ("sessions", _sessions((summary.get("load") or {}).get("sessions") or {})),
+        *(("", text) for text in _by_turn(summary.get("groups") or {})),
         ("Little", _little(summary.get("little") or {})),
         ("trace", _trace((manifest.get("plan") or {}).get("trace") or {})),
         ("stamps", _stamps(summary.get("stamps") or {})),
@@ -177,6 +179,31 @@ def _little(little: Json) -> str:
         return ""
     in_flight, product = format_number(little["in_flight"]), format_number(little["rate_times_time"])
     return f"{in_flight} in flight on average, but rate times time is {product}: the window is not steady"
+
+
+def _sessions(sessions: Json) -> str:
+    """Say what decides when a turn comes: the plan, or the answer before it."""
+    if not sessions:
+        return ""
+    said = (
+        f"{format_count(sessions['count'])}; {format_count(sessions['open_turns'])} turns open (due by plan)"
+    )
+    if not sessions["closed_turns"]:
+        return said
+    return f"{said}, {format_count(sessions['closed_turns'])} closed (a slow answer delays the next turn)"
+
+
+def _by_turn(groups: Json) -> list[str]:
+    """Set the TTFT of first turns beside that of later ones, and of cold prompts beside warm ones."""
+    return [
+        "TTFT p50 "
+        + ", ".join(
+            f"{before}{part['key']} {format_time((part.get('ttft_s') or {}).get('p50'))}"
+            for part in groups[name][:5]
+        )
+        for name, before in (("turn", "turn "), ("prefix", ""))
+        if name in groups
+    ]
 
 
 def _engine(engine: Json) -> str:

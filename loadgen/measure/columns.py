@@ -6,7 +6,7 @@ nanoseconds from the start of the run (exact up to 104 days), NaN where null.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -87,6 +87,10 @@ class Columns:
         """
         ended = np.where(np.isnan(self.done_ns), self.last_token_ns, self.done_ns)
         return np.where(np.isnan(ended), self.sent_ns, ended)
+
+    def only(self, rows: Bools) -> Columns:
+        """The columns of these rows alone."""
+        return Columns(**{item.name: getattr(self, item.name)[rows] for item in fields(self)})
 
     def count_outcomes(self) -> dict[str, int]:
         """How many rows ended in each way, ways that occurred only."""

@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 from loadgen.measure.columns import Bools, Floats
 from loadgen.measure.measured import Measured
 from loadgen.measure.slo import Objective, met_by_request
+from loadgen.measure.verdict import TEMPLATE_TOKENS
 from loadgen.stats.quantile import quantiles
 from loadgen.store import Run
 
 GROUP_METRICS = ("ttft_s", "tpot_s", "e2e_s", "max_gap_s")
 NUM_TIME_SLICES = 10
 MAX_GROUPS = 50
+LAST_TURN = 10  # later turns stand with this one
 
 Labels = NDArray[np.int64]
 
@@ -43,20 +45,23 @@ def describe_groups(run: Run, measured: Measured, objectives: Sequence[Objective
 
 def partings(run: Run, measured: Measured) -> Mapping[str, tuple[list[Any], Labels]]:
     """Per parting its keys and, per row, the number of its key; -1 for a row that belongs to none."""
+    columns = measured.columns
     table = run.rows.read(["class", "turn"])
     classes, class_of = np.unique(table.column("class").to_numpy().astype(str), return_inverse=True)
-    turns, turn_of = np.unique(table.column("turn").to_numpy(), return_inverse=True)
+    turn_of = np.minimum(table.column("turn").to_numpy(), LAST_TURN)
+    # A chat template is the same in every request, and found cached in all of them but the first.
+    is_warm = np.where(np.isnan(columns.cached_tokens), -1, columns.cached_tokens > TEMPLATE_TOKENS)
     powers, power_of = np.unique(
-        np.ceil(np.log2(np.maximum(measured.columns.prompt_tokens_planned, 1))), return_inverse=True
+        np.ceil(np.log2(np.maximum(columns.prompt_tokens_planned, 1))), return_inverse=True
     )
     window = measured.window
     edges = np.linspace(window.start_ns, window.end_ns, NUM_TIME_SLICES + 1)
-    slices = np.searchsorted(edges, measured.columns.scheduled_ns, side="right") - 1
+    slices = np.searchsorted(edges, columns.scheduled_ns, side="right") - 1
     slices[(slices < 0) | (slices >= NUM_TIME_SLICES)] = -1
-    has_turns = len(turns) > 0 and turns[-1] >= 0
     return {
         "class": (classes.tolist(), class_of),
-        "turn": (turns.tolist() if has_turns else [], turn_of),
+        "turn": (list(range(int(turn_of.max(initial=-1)) + 1)), turn_of),
+        "prefix": (["cold", "warm"] if (is_warm == 1).any() else [], is_warm.astype(np.int64)),
         "prompt_tokens_up_to": ([int(2**power) for power in powers], power_of),
         "from_s": ([float(edge) / 1e9 for edge in edges[:-1]] if window.length_s > 0 else [], slices),
     }

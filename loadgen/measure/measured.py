@@ -40,6 +40,8 @@ class Measured:
 
     events: of every ok row, warm-up included.
 
+    is_open: requests due at an instant of the plan's own; the others waited for the answer before them in
+    their session, so that the server has a say in when they come.
     values: one array per metric that has a value a request, over the counted rows in order of index.
     """
 
@@ -47,6 +49,7 @@ class Measured:
     workload: dict[str, Any]
     window: Window
     counted: Bools
+    is_open: Bools
     events: Events
     gaps: Gaps
     values: dict[str, Floats]
@@ -111,7 +114,9 @@ def measure(run: Run, options: MeasureOptions) -> Measured:
     """Read the rows of a run and compute its metrics' values."""
     columns = read_columns(run.rows)
     workload = described_workload(run)
-    window = choose_window(columns, options.warmup_s, schedule_end_ns(columns.scheduled_ns, workload))
+    is_open = np.asarray(run.plan_rows().column("think_ns").to_numpy() < 0)
+    end_ns = schedule_end_ns(columns.scheduled_ns, workload, is_open)
+    window = choose_window(columns, options.warmup_s, end_ns)
     counted = np.asarray(columns.is_ok & window.holds(columns.scheduled_ns))
     events = read_events(run.rows, columns, columns.is_ok, window)
     gaps = events.gaps.of(counted[columns.is_ok])
@@ -121,6 +126,7 @@ def measure(run: Run, options: MeasureOptions) -> Measured:
         workload=workload,
         window=window,
         counted=counted,
+        is_open=is_open,
         events=events,
         gaps=gaps,
         values=values,

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadgen.measure.arrivals import Arrivals
 from loadgen.measure.columns import OUTCOMES, Columns, Floats, Window
@@ -30,6 +29,7 @@ MIN_TAIL_EVENTS = 10
 MIN_DEAD_REQUESTS = 5
 BACKLOG_SECTIONS = 10
 BACKLOG_ALPHA = 0.001
+MIN_BACKLOG_ARRIVALS = 20  # fewer say nothing about a trend
 BACKLOG_GROWTH = 0.5
 BUSY_PRESSURE_PERCENT = 20.0
 GONE = (Outcome.CONNECT_FAILED, Outcome.RESET)
@@ -176,7 +176,7 @@ def token_mismatch(columns: Columns) -> Notice | None:
 
 
 def prefix_contaminated(columns: Columns, allowed_tokens: Floats) -> Notice | None:
-    """Prompt tokens came from a cache that this run did not fill; allowed: per row, as of `shared_tokens`."""
+    """Prompt tokens came from a cache that this run did not fill; allowed: per row, what the plan shares."""
     ok = columns.is_ok & ~np.isnan(columns.cached_tokens)
     beyond = np.maximum(columns.cached_tokens[ok] - allowed_tokens[ok] - TEMPLATE_TOKENS, 0)
     total = float(columns.prompt_tokens_planned[ok].sum())
@@ -252,7 +252,7 @@ def failures(counts: Mapping[str, int]) -> Notice | None:
     )
     return Notice(
         code="failures",
-        message=f"{failed} of {total} requests failed ({100 * failed / total:.2g} %): {kinds}.",
+        message=f"{failed} of {total} requests failed ({100 * failed / total:.3g} %): {kinds}.",
         advice="Successes alone flatter the server: read ttft_with_failures_s beside ttft_s.",
     )
 
@@ -266,7 +266,8 @@ def unstable(steps: Steps, window: Window) -> Notice | None:
     from scipy.special import stdtr
 
     levels = section_means(steps, window, BACKLOG_SECTIONS)[1:]
-    if len(levels) < 3 or np.ptp(levels) == 0:
+    num_arrivals = int((np.diff(steps.level, prepend=0) > 0).sum())
+    if len(levels) < 3 or np.ptp(levels) == 0 or num_arrivals < MIN_BACKLOG_ARRIVALS:
         return None
     x = np.arange(len(levels)) - (len(levels) - 1) / 2
     slope = float(x @ levels / (x @ x))
@@ -351,18 +352,3 @@ def imported(facts: Mapping[str, Any] | None) -> Notice | None:
         message=f"measured by {facts['tool']}; not known: {'; '.join(facts['missing'])}.",
         advice="Its client was not judged: measure with bench run to know how far its figures hold.",
     )
-
-
-def shared_tokens(
-    prefix_offsets: NDArray[np.int64], prefix_blocks: NDArray[np.int64], block_tokens: int
-) -> Floats:
-    """Per request of a plan, the prompt tokens in leading blocks that an earlier request has had too."""
-    num_rows = len(prefix_offsets) - 1
-    if len(prefix_blocks) == 0:
-        return np.zeros(num_rows)
-    row = np.repeat(np.arange(num_rows), np.diff(prefix_offsets))
-    _, first, inverse = np.unique(prefix_blocks, return_index=True, return_inverse=True)
-    is_new = row[first[inverse]] >= row
-    num_new = np.concatenate([[0], np.cumsum(is_new)])
-    is_leading = num_new[1:] == num_new[prefix_offsets[:-1]][row]
-    return np.asarray(np.bincount(row, is_leading, num_rows) * block_tokens, np.float64)

@@ -11,19 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from loadgen.measure.columns import Columns, Floats, Window
+from loadgen.measure.columns import Bools, Columns, Floats, Window
 from loadgen.measure.metrics import in_flight_steps
 from loadgen.stats.steady import MIN_VALUES, mser5_truncation
 
 
-def schedule_end_ns(scheduled_ns: Floats, workload: dict[str, Any]) -> float:
-    """When the schedule ends: the duration asked for, else one mean gap after the last arrival."""
+def schedule_end_ns(scheduled_ns: Floats, workload: dict[str, Any], is_open: Bools) -> float:
+    """When the schedule ends: the duration asked for, else one mean gap after the last arrival.
+
+    Turns that a slow server has pushed beyond the duration are sent, and lie outside.
+    """
     if len(scheduled_ns) == 0:
         return 0.0
     last = float(scheduled_ns.max())
     duration_s = workload.get("duration_s")
     if duration_s and not workload.get("trace") and not workload.get("num_requests"):
-        return max(float(duration_s) * 1e9, last + 1)
+        return max(float(duration_s) * 1e9, float(scheduled_ns[is_open].max(initial=0)) + 1)
     gap = (last - float(scheduled_ns.min())) / (len(scheduled_ns) - 1) if len(scheduled_ns) > 1 else 0.0
     return last + max(gap, 1.0)
 

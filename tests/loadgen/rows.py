@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,13 +76,21 @@ def make_run(
     *,
     workload: dict[str, Any] | None = None,
     manifest: dict[str, Any] | None = None,
+    think_ns: Sequence[int] | None = None,
 ) -> Run:
-    """A run folder that holds these rows, whole."""
+    """A run folder that holds these rows, whole. think_ns: as in the plan; by default no row waits."""
+    scheduled = np.array([record.scheduled_ns for record in records], np.int64)
     plan = Plan.of(
-        np.array([record.scheduled_ns for record in records], np.int64),
+        np.minimum.accumulate(scheduled[::-1])[::-1],
         np.array([record.prompt_tokens_planned for record in records], np.int32),
         np.array([record.output_tokens_planned for record in records], np.int32),
         {"workload": workload or {}},
+    )
+    plan = replace(
+        plan,
+        session=np.array([record.session for record in records], np.int64),
+        turn=np.array([record.turn for record in records], np.int64),
+        think_ns=plan.think_ns if think_ns is None else np.array(think_ns, np.int64),
     )
     folder = RunFolder.create(out, "test")
     folder.write_plan(plan)

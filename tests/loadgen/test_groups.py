@@ -82,3 +82,22 @@ def test_littles_law_holds_on_a_steady_run(tmp_path: Path) -> None:
 def test_littles_law_shows_work_that_is_left_over(tmp_path: Path) -> None:
     backlog = [make_record(i, scheduled_s=i / 10, token_ms=(100 + 90 * i, 110 + 90 * i)) for i in range(100)]
     assert summary_of(tmp_path, backlog)["little"]["ratio"] < 0.8
+
+
+def test_turns_beyond_the_tenth_stand_together_and_warm_prompts_beside_cold_ones(tmp_path: Path) -> None:
+    records = [
+        make_record(
+            i,
+            scheduled_s=i / 10,
+            session=i // 20,
+            turn=i % 20,
+            cached_tokens=100 * (i % 2) if i > 9 else None,
+        )
+        for i in range(100)
+    ]
+    groups = summary_of(tmp_path, records)["groups"]
+    assert [(part["key"], part["scheduled"]) for part in groups["turn"]] == [
+        *((turn, 5) for turn in range(10)),
+        (10, 50),
+    ]
+    assert [(part["key"], part["scheduled"]) for part in groups["prefix"]] == [("cold", 45), ("warm", 45)]

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadgen.measure.options import MeasureOptions
+from loadgen.measure.options import MeasureOptions, RunFacts
 from loadgen.measure.slo import parse_slo
 from loadgen.measure.summary import summarize
 from loadgen.records import Outcome, RequestRecord
-from loadgen.store import Run
+from loadgen.store import RowWriter, Run, load, stream_path
 from tests.loadgen.rows import make_failure, make_record, make_run
 
 WORKLOAD = {"arrival": "constant", "rate_per_s": 10.0, "duration_s": 10.0}
@@ -182,7 +182,12 @@ def test_a_closed_loop_is_named_and_not_blamed_for_its_waits(tmp_path: Path) -> 
     records = [make_record(i, scheduled_s=i / 10, lag_ms=50) for i in range(100)]
     manifest = {"config": {"max_in_flight": {"value": 4, "origin": "flag"}}}
     summary = summarize(make_run(tmp_path, records, workload=WORKLOAD, manifest=manifest))
-    assert summary["load"] == {"model": "closed", "concurrency": None, "max_in_flight": 4}
+    assert summary["load"] == {
+        "model": "closed",
+        "concurrency": None,
+        "max_in_flight": 4,
+        "sessions": None,
+    }
     assert codes(summary, "reasons") == []
     assert "closed_loop" in codes(summary, "warnings")
     assert summary["metrics"]["ttft_s"]["p50"] == pytest.approx(0.1)
@@ -207,6 +212,40 @@ def test_a_run_in_which_nothing_was_sent(tmp_path: Path) -> None:
     assert summary["metrics"]["in_flight"]["max"] == 0
 
 
+def test_a_folder_that_a_crash_left_is_summarised_and_invalid(tmp_path: Path) -> None:
+    whole = make_run(tmp_path, healthy(), workload=WORKLOAD, manifest={"status": "running"})
+    (whole.path / "requests.parquet").unlink()
+    for worker in range(2):
+        writer = RowWriter(stream_path(whole.path, worker), batch_rows=7)
+        for record in healthy()[worker:80:2]:
+            writer.append(record)
+        writer.close()
+    summary = summarize(load(whole.path))
+    assert codes(summary, "reasons") == ["interrupted"]
+    assert summary["counts"]["by_outcome"] == {"ok": 80, "unsent": 20}
+    assert summary["metrics"]["event_gap_s"]["n"] == 2 * summary["metrics"]["ttft_s"]["n"]
+
+
+def test_options_and_facts_come_from_the_manifest() -> None:
+    flags = {"warmup": None, "slo": ["ttft.p99=1s", "e2e=2s"], "max_send_lag": 0.005, "concurrency": 8}
+    manifest = {
+        "status": "complete",
+        "config": {name: {"value": value, "origin": "flag"} for name, value in flags.items()},
+        "drive": {"workers": [{"num_clock_steps": 2, "clock_drift_ns": -5}], "worker_errors": ["broke"]},
+        "target": {"alive_at_end": False},
+        "cpu_pressure_percent": 12.0,
+    }
+    options, facts = MeasureOptions.of(manifest), RunFacts.of(manifest)
+    assert options.warmup_s is None
+    assert [objective.label for objective in options.objectives] == ["ttft.p99", "e2e"]
+    assert [objective.label for objective in options.named] == ["ttft.p99"]
+    assert (options.max_send_lag_s, options.concurrency, options.is_open_loop) == (0.005, 8, False)
+    assert (facts.num_clock_steps, facts.clock_drift_ns, facts.worker_errors) == (2, 5, ("broke",))
+    assert not facts.is_target_alive
+    assert MeasureOptions.of({"config": {"warmup": {"value": "auto"}}}).warmup_s is None
+    assert RunFacts.of({"status": "complete"}).is_target_alive
+
+
 def test_engine_utilisation_inside_the_window(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -219,3 +258,21 @@ def test_engine_utilisation_inside_the_window(tmp_path: Path) -> None:
     assert engine["busy_fraction"] == pytest.approx(0.4)
     assert engine["steps_per_s"] == pytest.approx(10)
     assert engine["mean_step_s"] == pytest.approx(0.04)
+
+
+def test_turns_that_wait_are_no_arrivals_of_the_open_process(tmp_path: Path) -> None:
+    """Starts at a constant rate; each is followed by a turn that a slow server pushes ever further back."""
+    starts = [make_record(2 * i, scheduled_s=i / 10, session=i, turn=0) for i in range(100)]
+    later = [
+        make_record(2 * i + 1, scheduled_s=i / 10 + 0.13 + i * i / 500, session=i, turn=1) for i in range(100)
+    ]
+    workload = {"arrival": "constant", "rate_per_s": 20.0, "duration_s": 10.0, "sessions": "closed"}
+    records = sorted([*starts, *later], key=lambda record: record.index)
+    run = make_run(tmp_path, records, workload=workload, think_ns=[-1, 10_000_000] * 100)
+    summary = summarize(run, MeasureOptions(warmup_s=0.0))
+    assert summary["load"]["sessions"] == {"count": 100, "open_turns": 100, "closed_turns": 100}
+    assert summary["window"]["end_s"] == 10.0
+    assert "arrivals_mismatch" not in codes(summary, "reasons")
+    assert "unstable" not in codes(summary, "findings")
+    assert summary["arrivals"]["rate_per_s"] == pytest.approx(10)
+    assert [test["expected"] for test in summary["arrivals"]["tests"]][0] == pytest.approx(10)

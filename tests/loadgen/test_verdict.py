@@ -116,14 +116,6 @@ def test_prefix_contaminated_beyond_the_template_and_the_plan() -> None:
     assert checks.prefix_contaminated(warm, np.full(50, 64.0)) is None
 
 
-def test_shared_tokens_counts_leading_blocks_seen_before() -> None:
-    blocks = np.array([1, 2, 1, 2, 3, 9, 2, 1, 9], np.int64)
-    offsets = np.array([0, 2, 5, 7, 7, 9], np.int64)
-    # request 0: new; 1: blocks 1 and 2; 2: starts with a new block; 3: none; 4: 1 then 9, both seen
-    assert checks.shared_tokens(offsets, blocks, 16).tolist() == [0, 32, 0, 0, 32]
-    assert checks.shared_tokens(np.zeros(3, np.int64), np.zeros(0, np.int64), 0).tolist() == [0, 0]
-
-
 def test_clock_stepped() -> None:
     assert code_of(checks.clock_stepped(1, 2e9)) == "clock_stepped"
     assert checks.clock_stepped(0, 100.0) is None

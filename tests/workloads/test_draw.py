@@ -123,6 +123,10 @@ def test_nothing_shared_is_no_hit() -> None:
     assert BASE.plan(1).source["realised"]["ideal_hit_rate"] == 0
     none = np.zeros(0, np.int64)
     assert hit_tokens(none, np.zeros(3, np.int64), 0, np.array([5, 5])).tolist() == [0, 0]
+    blocks = np.array([1, 2, 1, 2, 3, 9, 2, 1, 9], np.int64)
+    offsets = np.array([0, 2, 5, 7, 7, 9], np.int64)
+    # request 0: new; 1: blocks 1 and 2; 2: starts with a new block; 3: none; 4: 1 then 9, both seen
+    assert hit_tokens(blocks, offsets, 16, np.full(5, 40)).tolist() == [0, 32, 0, 0, 32]
 
 
 @pytest.mark.parametrize(
