@@ -275,4 +275,4 @@ def test_turns_that_wait_are_no_arrivals_of_the_open_process(tmp_path: Path) -> 
     assert "arrivals_mismatch" not in codes(summary, "reasons")
     assert "unstable" not in codes(summary, "findings")
     assert summary["arrivals"]["rate_per_s"] == pytest.approx(10)
-    assert [test["expected"] for test in summary["arrivals"]["tests"]][0] == pytest.approx(10)
+    assert summary["arrivals"]["tests"][0]["expected"] == pytest.approx(10)
