@@ -261,13 +261,22 @@ def test_engine_utilisation_inside_the_window(tmp_path: Path) -> None:
 
 
 def test_turns_that_wait_are_no_arrivals_of_the_open_process(tmp_path: Path) -> None:
-    """Starts at a constant rate; each is followed by a turn that a slow server pushes ever further back."""
+    """Starts at a constant rate; the turns after them come ever later, and more and more are in flight."""
     starts = [make_record(2 * i, scheduled_s=i / 10, session=i, turn=0) for i in range(100)]
     later = [
-        make_record(2 * i + 1, scheduled_s=i / 10 + 0.13 + i * i / 500, session=i, turn=1) for i in range(100)
+        make_record(
+            2 * i + 1,
+            scheduled_s=i / 10 + 0.13 + i / 500,
+            token_ms=(100, 200 + 50 * i),
+            session=i,
+            turn=1,
+        )
+        for i in range(100)
     ]
     workload = {"arrival": "constant", "rate_per_s": 20.0, "duration_s": 10.0, "sessions": "closed"}
     records = sorted([*starts, *later], key=lambda record: record.index)
+    all_open = make_run(tmp_path, records, workload=workload)
+    assert "unstable" in codes(summarize(all_open, MeasureOptions(warmup_s=0.0)), "findings")
     run = make_run(tmp_path, records, workload=workload, think_ns=[-1, 10_000_000] * 100)
     summary = summarize(run, MeasureOptions(warmup_s=0.0))
     assert summary["load"]["sessions"] == {"count": 100, "open_turns": 100, "closed_turns": 100}
