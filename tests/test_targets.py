@@ -136,6 +136,18 @@ def test_a_server_started_by_a_command_is_measured_and_stopped(tmp_path: Path) -
     assert "refuses connections" in again.stderr
 
 
+def test_the_log_of_a_server_that_does_not_start_is_kept(tmp_path: Path) -> None:
+    code = f"import sys; print('{KEY} has no access'); sys.exit(4)"
+    ready = ("--ready-url", f"http://127.0.0.1:{free_port()}/")
+    done = bench(tmp_path, *LOAD, "--cmd", f'{sys.executable} -c "{code}"', *ready, BENCH_API_KEY=KEY)
+    assert done.returncode == 2
+    assert "ended with code 4 before it was ready: *** has no access" in done.stderr
+    assert KEY not in done.stderr
+    (log,) = (tmp_path / "runs").iterdir()
+    assert log.name in done.stderr
+    assert log.read_text() == "*** has no access\n"
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

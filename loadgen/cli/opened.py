@@ -18,7 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 from loadgen.cli.knobs import parse_knobs, server_flags
 from loadgen.cli.options import RunOptions
 from loadgen.cli.serve import HOW_TO_ADD_ENGINE, require_engine
-from loadgen.errors import UsageError
+from loadgen.errors import TargetError, UsageError
 
 if TYPE_CHECKING:
     from loadgen.endpoints.base import Endpoint
@@ -232,23 +232,24 @@ def _started(
         raise UsageError(
             f"something already listens at {url}: it would be measured in place of --cmd; stop it"
         )
-    log = folder / "server.log"
+    log, secrets = folder / "server.log", secrets_of(headers)
     try:
         process = ServerProcess(split_command(options.cmd), log=log)
     except OSError as exc:
         raise UsageError(f"cannot start {options.cmd!r}: {exc.strerror}") from exc
     try:
         with process as server:
-            server.wait_answers(options.ready_url, options.ready_timeout, stop)
+            try:
+                server.wait_answers(options.ready_url, options.ready_timeout, stop)
+            except TargetError as exc:  # the run folder goes, for nothing was sent
+                log = log.rename(folder.with_name(f"{folder.name}.server.log"))
+                raise TargetError(redact(f"{exc}; all of it: {log}", secrets)) from None
             if stop.is_set():
                 raise KeyboardInterrupt
             yield server, url
     finally:
-        if log.exists():
-            said = log.read_text(encoding="utf-8", errors="surrogateescape")
-            clean = redact(said, secrets_of(headers))
-            if clean != said:
-                log.write_text(clean, encoding="utf-8", errors="surrogateescape")
+        said = log.read_text(encoding="utf-8", errors="surrogateescape")
+        log.write_text(redact(said, secrets), encoding="utf-8", errors="surrogateescape")
 
 
 def _stop_when_dead(server: ServerProcess, stop: threading.Event, over: threading.Event) -> None:

@@ -149,7 +149,7 @@ def test_cpu_and_memory_of_a_process_and_its_children() -> None:
         child.stdout.readline()
         sample = sample_process(child.pid)
         child.communicate("\n")
-    assert sample["process_cpu_s"] >= 0.2
+    assert sample["process_cpu_s"] >= 0.15  # the kernel counts in ticks of 10 ms
     assert sample["process_rss_bytes"] > 1e6
     assert sample_process(child.pid) == {}
 
