@@ -27,6 +27,7 @@ from loadgen.token_events import TokenCount, count_tokens
 
 SHORT_WORDS, LONG_WORDS = 24, 288  # the long one fills two of the largest cache blocks in use (128 tokens)
 PROBE_OUTPUT_TOKENS = 16
+MAX_SKEW_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +121,7 @@ class _Interview:
         offset = self._prompt_offset(short, long)
         endpoint = self._check_lengths(endpoint)
         self._check_cache(again, hits)
-        found = ", ".join(name for name in self._metrics() if "." not in name)
-        self.note("/metrics", f"read during the run: {found}" if found else "none that is known")
+        self._check_metrics()
         return Preflight(
             api=name,
             endpoint=endpoint,
@@ -331,6 +331,16 @@ class _Interview:
             self.note("prefix cache", f"on ({cached} of {again.num_words} tokens of a repeated prompt)")
         else:
             self.note("prefix cache", "off, or nothing found of a repeated prompt")
+
+    def _check_metrics(self) -> None:
+        """Which series are known, and whether the server's clock is ours; samples are stamped by ours."""
+        found = ", ".join(name for name in self._metrics() if "." not in name)
+        self.note("/metrics", f"read during the run: {found}" if found else "none that is known")
+        skew_s = self._prober.get("/metrics").clock_skew_s
+        if skew_s is not None and abs(skew_s) > MAX_SKEW_S:
+            side = "ahead of" if skew_s > 0 else "behind"
+            meaning = "look for this run in its own logs and dashboards at another time"
+            self.note("clock", f"the server's is {abs(skew_s):.0f} s {side} ours", meaning)
 
     def _metrics(self) -> dict[str, float]:
         answer = self._prober.get("/metrics")

@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any
 
@@ -38,6 +39,7 @@ class Answer:
     status: int = 0
     content_type: str = ""
     body: bytes = b""
+    clock_skew_s: float | None = None  # the server's Date against our clock, to the second
     failure: str | None = None
     error: str | None = None
     facts: list[ChunkFacts] = field(default_factory=list)
@@ -147,8 +149,12 @@ class Prober:
                     break
             else:
                 parts.append(b"\n\n")  # ends a last event that lacks its end; one that was cut is left out
-            kind = response.headers.get("content-type", "")
-            return Answer(status=response.status_code, content_type=kind, body=b"".join(parts))
+            return Answer(
+                status=response.status_code,
+                content_type=response.headers.get("content-type", ""),
+                body=b"".join(parts),
+                clock_skew_s=_skew_s(response.headers.get("date")),
+            )
 
     def _read(self, answer: Answer, endpoint: Endpoint) -> None:
         pieces = [(answer.body, 0)]
@@ -190,6 +196,13 @@ def native_models(prober: Prober) -> list[dict[str, Any]]:
     if isinstance(model, dict) and isinstance(model.get("model_path"), str):
         return [{"id": model["model_path"], "owned_by": "SGLang"}]
     return []
+
+
+def _skew_s(date: str | None) -> float | None:
+    try:
+        return parsedate_to_datetime(date).timestamp() - time.time() if date else None
+    except ValueError:
+        return None
 
 
 def _json_of(answer: Answer) -> Any:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -235,6 +236,20 @@ def test_a_prefix_cache_shows_in_the_server_s_counters() -> None:
         found = ask(url)
     assert found_in(found, "prefix cache").startswith("on (100 of 128 tokens")
     assert found_in(found, "/metrics").startswith("read during the run: prefix_hit_tokens")
+
+
+@pytest.mark.parametrize(("shift_s", "words"), [(3600, "s ahead of ours"), (-60, "s behind ours")])
+def test_a_server_of_another_time_is_noted(shift_s: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time
+    with server({"/v1/models": MODELS, "/v1/completions": completions()}) as url:
+        assert not any(finding.what == "clock" for finding in ask(url).findings)
+        monkeypatch.setattr("loadgen.probing.time.time", lambda: now() - shift_s)
+        monkeypatch.setattr(
+            BaseHTTPRequestHandler, "date_time_string", lambda _: formatdate(now(), usegmt=True)
+        )
+        found = found_in(ask(url), "clock")
+    assert any(f"{seconds} s" in found for seconds in range(abs(shift_s) - 2, abs(shift_s) + 3))
+    assert words in found
 
 
 def test_the_server_s_tokenizer_counts_where_it_reports_no_usage() -> None:
