@@ -14,6 +14,7 @@ from loadgen.endpoints import ENDPOINTS
 from loadgen.endpoints.base import ChunkFacts, EndpointDataError, TokenEvents, Usage
 from loadgen.endpoints.errors import error_text
 from loadgen.endpoints.openai import Chat, Completions, _untyped_facts
+from loadgen.preflight import with_fields
 from tests.loadgen.wire import NAMES, load_transcript
 
 CHAT, COMPLETIONS = Chat(), Completions()
@@ -57,7 +58,7 @@ def test_chat_takes_no_token_ids() -> None:
 
 @pytest.mark.parametrize("name", ENDPOINTS)
 def test_endpoints_travel_to_other_processes(name: str) -> None:
-    endpoint = replace(ENDPOINTS[name], token_events=TokenEvents.CONTENT)
+    endpoint = with_fields(ENDPOINTS[name], token_events=TokenEvents.CONTENT)
     assert pickle.loads(pickle.dumps(endpoint)) == endpoint
 
 
