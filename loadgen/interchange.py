@@ -136,6 +136,8 @@ def _missing(columns: Mapping[str, Any], num_rows: int) -> tuple[str, ...]:
         said.append("when each request was due: latency is from the send")
     if "start_times" not in columns:
         said.append("when each request was sent: rates, load in flight and warm-up are not known")
+    if "ttfts" not in columns:
+        said.append("time to first token of each request")
     if "itls" not in columns:
         said.append("gaps between events")
     if "latencies" not in columns:

@@ -113,6 +113,7 @@ def test_latencies_end_a_request_where_they_are_given(tmp_path: Path) -> None:
     [
         ("start_times", "rates, load in flight and warm-up are not known"),
         ("itls", "gaps between events"),
+        ("ttfts", "time to first token of each request"),
         ("errors", "a request without a first token counts as failed"),
         ("latencies", "taken as time to first token plus the gaps"),
         ("queue_times", "latency is from the send"),
