@@ -113,6 +113,8 @@ class _Interview:
         candidates = {api: load_template(Path(api), model)} if is_template else _candidates(api)
         candidates = {name: with_fields(endpoint, extra=extra) for name, endpoint in candidates.items()}
         name, endpoint, short = self._choose(candidates, listed)
+        if listed and all(self._name != entry["id"] for entry in listed):
+            self.note("model", f"{self._name!r} is not listed", "answered all the same: is it the one meant?")
         context = self._context_tokens(listed)
         long_words = min(LONG_WORDS, (context or 10 * LONG_WORDS) - PROBE_OUTPUT_TOKENS, len(self._words))
         long = self._prober.ask(endpoint, self._words[:long_words], 1, self._name)

@@ -128,7 +128,7 @@ class Prober:
             try:
                 return self._try(method, path, body)
             except httpx.ConnectTimeout:
-                failure = "connecting timed out"
+                failure = "connecting timed out" + (", or it speaks no TLS" if "https:" in self.url else "")
             except httpx.ConnectError as exc:
                 raise TargetError(connect_words(self.url, str(exc))) from exc
             except httpx.TimeoutException:

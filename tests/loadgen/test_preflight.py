@@ -115,6 +115,12 @@ def test_model_of_the_flag_wins() -> None:
         assert ask(url, model="m2").model == "m2"
 
 
+def test_a_model_that_is_served_and_not_listed_is_noted() -> None:
+    with server({"/v1/models": MODELS, "/v1/completions": completions()}) as url:
+        assert found_in(ask(url, model="m3"), "model").startswith("'m3' is not listed")
+        assert not any(finding.what == "model" for finding in ask(url, model="m2").findings)
+
+
 def test_a_server_that_chooses_its_lengths_is_noted() -> None:
     with server({"/v1/models": MODELS, "/v1/completions": completions(ignores_length=True)}) as url:
         assert any("lengths are its own" in note for note in ask(url).notes)
