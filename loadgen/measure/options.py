@@ -4,7 +4,7 @@ rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,7 @@ class RunFacts:
     worker_errors: tuple[str, ...] = ()
     num_clock_steps: int = 0
     clock_drift_ns: float = 0.0
+    loop_lag_p99_s: float | None = None
     cpu_pressure_percent: float | None = None
 
     @classmethod
@@ -68,5 +69,13 @@ class RunFacts:
             worker_errors=tuple(drive.get("worker_errors") or ()),
             num_clock_steps=max((worker.get("num_clock_steps", 0) for worker in workers), default=0),
             clock_drift_ns=max((abs(worker.get("clock_drift_ns", 0)) for worker in workers), default=0),
+            loop_lag_p99_s=_worst_lag_s(workers),
             cpu_pressure_percent=manifest.get("cpu_pressure_percent"),
         )
+
+
+def _worst_lag_s(workers: Sequence[Mapping[str, Any]]) -> float | None:
+    """The loop lag of the load process that had most; None where one does not know its own."""
+    lags = [worker.get("loop_lag_p99_ns") for worker in workers if worker.get("num_sent")]
+    known = [lag / 1e9 for lag in lags if lag is not None]
+    return max(known) if known and len(known) == len(lags) else None

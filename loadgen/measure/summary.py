@@ -233,14 +233,14 @@ def judge(
         limit_s=options.max_send_lag_s,
         cpu_pressure_percent=facts.cpu_pressure_percent,
     )
+    share_alone = events.num_alone / max(events.num_events, 1)
+    stamps = (measured.uncertainty_p99_s(), gap["p50"], share_alone, facts.loop_lag_p99_s)
     steady = checks.not_steady(window)
     reasons = (
         stopped,
         died,
         late if options.is_open_loop else None,
-        checks.client_slow(
-            measured.uncertainty_p99_s(), gap["p50"], events.num_alone / max(events.num_events, 1)
-        ),
+        checks.client_slow(*stamps),
         None if stopped or died else checks.arrivals_mismatch(arrivals),
         *(too_few_samples(measured, objective) for objective in options.named),
         steady if options.named else None,
@@ -252,6 +252,7 @@ def judge(
     warnings = (
         None if options.named else steady,
         None if options.named else too_few_samples(measured, P99_OF_TTFT),
+        checks.sent_together(*stamps),
         checks.closed_loop(options.concurrency, options.max_in_flight),
         checks.tokens_unknown(columns.output_tokens[ok]),
         checks.no_first_token(columns.first_token_ns[ok]),

@@ -29,6 +29,7 @@ MIN_TAIL_EVENTS = 10
 MIN_DEAD_REQUESTS = 5
 BACKLOG_SECTIONS = 10
 BACKLOG_ALPHA = 0.001
+MIN_SHARE_TOGETHER = 0.05
 MIN_BACKLOG_ARRIVALS = 20  # fewer say nothing about a trend
 BACKLOG_GROWTH = 0.5
 BUSY_PRESSURE_PERCENT = 20.0
@@ -88,11 +89,19 @@ def client_late(
 
 
 def client_slow(
-    uncertainty_p99_s: float | None, gap_median_s: float | None, share_alone: float
+    uncertainty_p99_s: float | None,
+    gap_median_s: float | None,
+    share_alone: float,
+    loop_lag_p99_s: float | None = None,
 ) -> Notice | None:
-    """The stamps are unsure. Limit: max(1 ms, 5 % of the median gap between events)."""
-    limit = max(MIN_UNCERTAINTY_S, SHARE_OF_MEDIAN * (gap_median_s or 0.0))
+    """The stamps are unsure. Limit: max(1 ms, 5 % of the median gap between events).
+
+    Not where the server sends its events several at a time (`sent_together`).
+    """
+    limit = stamp_limit_s(gap_median_s)
     if uncertainty_p99_s is None or uncertainty_p99_s <= limit:
+        return None
+    if is_sent_together(share_alone, loop_lag_p99_s, limit):
         return None
     return Notice(
         code="client_slow",
@@ -102,6 +111,41 @@ def client_slow(
         ),
         advice="Add --workers, lower --rate, or give the load generator cores of its own (--pin).",
     )
+
+
+def sent_together(
+    uncertainty_p99_s: float | None,
+    gap_median_s: float | None,
+    share_alone: float,
+    loop_lag_p99_s: float | None,
+) -> Notice | None:
+    """Events share their reads though the client was prompt: the server writes several at once."""
+    limit = stamp_limit_s(gap_median_s)
+    if uncertainty_p99_s is None or uncertainty_p99_s <= limit:
+        return None
+    if loop_lag_p99_s is None or not is_sent_together(share_alone, loop_lag_p99_s, limit):
+        return None
+    return Notice(
+        code="sent_together",
+        message=(
+            f"{100 * (1 - share_alone):.0f} % of the events came several in one read, though the client was "
+            f"there within {format_seconds(loop_lag_p99_s)} at p99: the server sends them together."
+        ),
+        advice="Each of k events in a read has a k-th of the silence before it; max_gap_s has all of it.",
+    )
+
+
+def stamp_limit_s(gap_median_s: float | None) -> float:
+    """How unsure a stamp may be at p99."""
+    return max(MIN_UNCERTAINTY_S, SHARE_OF_MEDIAN * (gap_median_s or 0.0))
+
+
+def is_sent_together(share_alone: float, loop_lag_p99_s: float | None, limit_s: float) -> bool:
+    """Tell the server's doing from the client's: a loop that is late for at most 1 % of the time cannot be
+    why 5 % of the events share a read.
+    """
+    is_prompt = loop_lag_p99_s is not None and loop_lag_p99_s <= limit_s
+    return is_prompt and 1 - share_alone >= MIN_SHARE_TOGETHER
 
 
 def arrivals_mismatch(arrivals: Arrivals) -> Notice | None:

@@ -54,6 +54,16 @@ def test_client_slow() -> None:
     assert checks.client_slow(None, None, 0.0) is None
 
 
+def test_a_prompt_client_is_not_blamed_for_a_server_that_writes_several_events_at_once() -> None:
+    prompt, late = 80e-6, 0.004
+    assert checks.client_slow(0.03, 0.01, 0.25, prompt) is None
+    assert code_of(checks.sent_together(0.03, 0.01, 0.25, prompt)) == "sent_together"
+    for share_alone, loop_lag_s in ((0.25, late), (0.25, None), (0.98, prompt)):
+        assert code_of(checks.client_slow(0.03, 0.01, share_alone, loop_lag_s)) == "client_slow"
+        assert checks.sent_together(0.03, 0.01, share_alone, loop_lag_s) is None
+    assert checks.sent_together(0.0005, 0.01, 0.25, prompt) is None
+
+
 def test_arrivals_mismatch() -> None:
     def arrivals(effect: float, p: float | None) -> Arrivals:
         test = ArrivalTest(name="rate", value=15.0, expected=20.0, effect=effect, effect_limit=0.02, p=p)
