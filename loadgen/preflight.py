@@ -25,7 +25,8 @@ from loadgen.redaction import secrets_of
 from loadgen.telemetry import parse_metrics
 from loadgen.token_events import TokenCount, count_tokens
 
-SHORT_WORDS, LONG_WORDS = 24, 288  # the long one fills two of the largest cache blocks in use (128 tokens)
+SHORT_WORDS = 24
+LONG_WORDS = (288, 96, 48)  # the first fills two of the largest cache blocks in use (128 tokens)
 PROBE_OUTPUT_TOKENS = 16
 MAX_SKEW_S = 2.0
 
@@ -116,10 +117,9 @@ class _Interview:
         if listed and all(self._name != entry["id"] for entry in listed):
             self.note("model", f"{self._name!r} is not listed", "answered all the same: is it the one meant?")
         context = self._context_tokens(listed)
-        long_words = min(LONG_WORDS, (context or 10 * LONG_WORDS) - PROBE_OUTPUT_TOKENS, len(self._words))
-        long = self._prober.ask(endpoint, self._words[:long_words], 1, self._name)
+        long = self._ask_long(endpoint, context)
         hits = self._metrics().get("prefix_hit_tokens")
-        again = self._prober.ask(endpoint, self._words[:long_words], 1, self._name)
+        again = self._prober.ask(endpoint, self._words[: long.num_words], 1, self._name)
         offset = self._prompt_offset(short, long)
         endpoint = self._check_lengths(endpoint)
         self._check_cache(again, hits)
@@ -132,6 +132,15 @@ class _Interview:
             context_tokens=context,
             findings=tuple(self.findings),
         )
+
+    def _ask_long(self, endpoint: Endpoint, context_tokens: int | None) -> Answer:
+        """A prompt as long as the server takes; some have little room and do not say so."""
+        for num_words in LONG_WORDS:
+            room = context_tokens - PROBE_OUTPUT_TOKENS if context_tokens else num_words
+            answer = self._prober.ask(endpoint, self._words[: min(num_words, room)], 1, self._name)
+            if answer.complaint() is None:
+                break
+        return answer
 
     def _list_models(self, *, needs_one: bool) -> list[dict[str, Any]]:
         """The models that the server lists, by OpenAI's API or by its own."""
@@ -236,11 +245,8 @@ class _Interview:
         return words
 
     def _context_tokens(self, listed: list[dict[str, Any]]) -> int | None:
-        for entry in listed:
-            length = entry.get("max_model_len")
-            if entry["id"] == self._name and isinstance(length, int) and length > 0:
-                return length
-        return None
+        lengths = (entry.get("max_model_len") for entry in listed if entry["id"] == self._name)
+        return next((length for length in lengths if isinstance(length, int) and length > 0), None)
 
     def _prompt_offset(self, short: Answer, long: Answer) -> int | None:
         """Tokens that the server adds to a prompt, from two prompts of known length."""

@@ -115,6 +115,18 @@ def test_model_of_the_flag_wins() -> None:
         assert ask(url, model="m2").model == "m2"
 
 
+def test_a_server_with_little_room_is_asked_a_shorter_prompt() -> None:
+    def small(request: Any) -> Answer:
+        if len(request["prompt"].split()) > 50:
+            return 400, "application/json", b'{"error":"no room"}'
+        return completions(template_tokens=3)(request)
+
+    with server(
+        {"/v1/models": (200, "application/json", b'{"data":[{"id":"m"}]}')} | {"/v1/completions": small}
+    ) as url:
+        assert ask(url).prompt_offset == 3
+
+
 def test_a_model_that_is_served_and_not_listed_is_noted() -> None:
     with server({"/v1/models": MODELS, "/v1/completions": completions()}) as url:
         assert found_in(ask(url, model="m3"), "model").startswith("'m3' is not listed")
