@@ -14,6 +14,7 @@ from reference_engine.step import Constraint, Emission, Load, Scheduled, StepPla
 from reference_engine.tokenizer import EOS_ID
 
 STAND_IN = 1  # a token where nobody computes which
+NO_LIMIT = 1 << 62
 
 
 class UnservableError(ValueError):
@@ -95,18 +96,41 @@ class Scheduler:
             plan.padding = [Scheduled(sequence, 1) for sequence in self.held]
         return plan
 
+    def _advance_all_decodes(self, plan: StepPlan) -> bool:
+        """Give every resident its token where all decode and nothing can run out; False changes nothing."""
+        running = self.state.running
+        num_running = len(running)
+        if num_running > plan.budget or num_running > self.tables.pool.num_free or plan.scheduled:
+            return False
+        for sequence in running:
+            if not sequence.is_decoding:
+                return False
+        grow = self.tables.grow
+        for sequence in running:
+            grow(sequence.slot, sequence.num_computed + 1)
+        plan.scheduled = [Scheduled(sequence, 1) for sequence in running]
+        plan.num_decodes = num_running
+        plan.budget -= num_running
+        return True
+
     def _advance(self, phase: Phase, plan: StepPlan) -> None:
+        if phase is not Phase.PREFILLS and self._advance_all_decodes(plan):
+            return
         chunk_of, state = self.policy.budget.chunk, self.state
+        grow, running, is_any = self.tables.grow, Status.RUNNING, phase is Phase.RUNNING
         for sequence in tuple(state.running):
             if plan.budget <= 0:
                 return
             # An earlier request of this pass may have evicted this one.
-            if sequence.status is not Status.RUNNING:
+            if sequence.status is not running:
                 continue
-            if phase is not Phase.RUNNING and sequence.is_decoding is not (phase is Phase.DECODES):
+            if not is_any and sequence.is_decoding is not (phase is Phase.DECODES):
                 continue
             chunk = chunk_of(sequence, plan.budget, state)
-            if chunk > 0 and self._make_room(sequence, sequence.num_computed + chunk, plan):
+            if chunk <= 0:
+                continue
+            needed = sequence.num_computed + chunk
+            if grow(sequence.slot, needed) or self._make_room(sequence, needed, plan):
                 plan.include(sequence, chunk)
 
     def _make_room(self, sequence: Sequence, num_tokens: int, plan: StepPlan) -> bool:
@@ -124,7 +148,9 @@ class Scheduler:
         victim.num_preemptions += 1
         # What lies on the host must be all of what was computed: a row may be longer, never shorter.
         blocks = self.tables.row(victim.slot)[: self.config.blocks_for(victim.num_computed)]
-        if self.policy.eviction.is_swap and 0 < len(blocks) <= self.host_pool.num_free:
+        # What came in during this very step is not on the device yet: nothing to swap.
+        is_there = bool(blocks) and victim not in plan.admitted
+        if self.policy.eviction.is_swap and is_there and len(blocks) <= self.host_pool.num_free:
             victim.host_blocks = [self.host_pool.take() for _ in blocks]
             plan.swap_out += zip(blocks, victim.host_blocks, strict=True)
             num_computed = victim.num_computed
@@ -249,16 +275,17 @@ class Scheduler:
         emissions: list[Emission] = []
         is_sharing = self.tables.is_sharing
         for (sequence, num_tokens), token_id in zip(plan.scheduled, token_ids, strict=True):
-            computed = sequence.num_computed + num_tokens
-            if sequence.high_water > sequence.num_computed:
-                sequence.num_recomputed += min(sequence.high_water, computed) - sequence.num_computed
-            sequence.num_computed = computed
-            sequence.high_water = max(sequence.high_water, computed)
+            before, high_water, tokens = sequence.num_computed, sequence.high_water, sequence.tokens
+            sequence.num_computed = computed = before + num_tokens
+            if high_water > before:
+                sequence.num_recomputed += min(high_water, computed) - before
+            if computed > high_water:
+                sequence.high_water = computed
             if is_sharing:
-                self.tables.learn(sequence.slot, sequence.tokens, computed)
-            if computed < len(sequence.tokens):
+                self.tables.learn(sequence.slot, tokens, computed)
+            if computed < len(tokens):
                 continue
-            sequence.tokens.append(token_id)
+            tokens.append(token_id)
             reason = self._finish_reason(sequence, token_id)
             emissions.append(Emission(sequence, token_id, reason))
             if reason is not None:
@@ -285,9 +312,12 @@ class Scheduler:
             has_left = len(last.scheduled) != num_running
             if has_left or last.prefills or last.preempted or not self._is_lasting(last.blocked):
                 return 0
-        elif not all(s.is_decoding for s in state.running):
-            return 0
-        steps = min([s.num_prompt + s.max_tokens - len(s.tokens) for s in state.running])
+        steps = NO_LIMIT
+        for sequence in state.running:
+            num_tokens = len(sequence.tokens)
+            if num_tokens - sequence.num_computed != 1 or num_tokens == sequence.num_prompt:
+                return 0
+            steps = min(steps, sequence.num_prompt + sequence.max_tokens - num_tokens)
         while steps > 0 and self._blocks_for_steps(steps) > self.tables.pool.num_free:
             steps //= 2
         return steps
@@ -326,14 +356,14 @@ class Scheduler:
         ended: list[Sequence] = []
         residents = tuple(self.state.running)
         for sequence in residents:
-            computed = sequence.num_computed + num_steps
+            computed, tokens = sequence.num_computed + num_steps, sequence.tokens
             has_room = tables.grow(sequence.slot, computed)
             assert has_room, f"{sequence} ran out of memory in a steady step"
-            sequence.tokens += stand_ins
+            tokens += stand_ins
             sequence.num_computed = sequence.high_water = computed
             if tables.is_sharing:
-                tables.learn(sequence.slot, sequence.tokens, computed)
-            if len(sequence.tokens) - sequence.num_prompt == sequence.max_tokens:
+                tables.learn(sequence.slot, tokens, computed)
+            if len(tokens) - sequence.num_prompt == sequence.max_tokens:
                 ended.append(sequence)
         self.state.decodes_since_prefill += num_steps
         if self.policy.observers:
