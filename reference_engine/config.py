@@ -26,9 +26,6 @@ class ModelShape:
         per_layer = attention + 3 * self.hidden * self.intermediate
         return self.layers * per_layer + self.hidden * (num_input_ids + num_output_ids)
 
-    def kv_bytes_per_token(self, bytes_per_value: int = 4) -> int:
-        return 2 * self.layers * self.kv_heads * self.head_dim * bytes_per_value
-
 
 SHAPES: dict[str, ModelShape] = {
     "nano": ModelShape(hidden=64, layers=2, heads=2, kv_heads=1, head_dim=32, intermediate=176),

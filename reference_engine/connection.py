@@ -27,7 +27,6 @@ MAX_REQUESTS_AHEAD = 64
 class HttpRequest:
     method: str = ""
     path: str = ""
-    query: str = ""
     headers: dict[str, str] = field(default_factory=dict)
     body: bytearray = field(default_factory=bytearray)
     keep_alive: bool = True
@@ -97,9 +96,7 @@ class Connection(asyncio.Protocol):
         self._incoming.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        url = httptools.parse_url(self._url)
-        self._incoming.path = url.path.decode("latin-1")
-        self._incoming.query = (url.query or b"").decode("latin-1")
+        self._incoming.path = httptools.parse_url(self._url).path.decode("latin-1")
         self._incoming.method = self._parser.get_method().decode("ascii")
         self._incoming.keep_alive = self._parser.should_keep_alive()
         if self._incoming.headers.get("expect", "").lower() == "100-continue" and self._transport:
@@ -175,10 +172,6 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
-
-    @property
-    def is_idle(self) -> bool:
-        return self._current is None
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():

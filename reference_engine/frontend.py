@@ -93,6 +93,7 @@ class Frontend:
         self._gaps = Histogram()
         self._is_draining = False
         self.link = EngineLink(self._on_message, self._on_engine_lost)
+        self.num_params = 0
         self.ready = asyncio.Event()
         self.engine_gone = asyncio.Event()
         self.drained = asyncio.Event()
@@ -238,7 +239,8 @@ class Frontend:
                 connection, _ = self._waiters.pop(ticket)
                 text = render(status, self._first_token_times, self._gaps)
                 connection.respond(200, text.encode(), CONTENT_TYPE)
-            case Ready():
+            case Ready(num_params):
+                self.num_params = num_params
                 self.ready.set()
 
     def _on_token(self, handle: int, in_flight: InFlight, token_id: int, reason: FinishReason | None) -> None:

@@ -148,13 +148,18 @@ def start_engine(
     return process, ours
 
 
-def report_ready(args: argparse.Namespace, port: int, model_name: str, engine_pid: int) -> None:
+def report_ready(args: argparse.Namespace, port: int, frontend: Frontend, engine_pid: int) -> None:
+    """Say that the server is ready: in words on stderr, and as JSON where --ready-fd asks for it."""
+    name, millions = frontend.model_name, frontend.num_params / 1e6
     url = f"http://{args.host}:{port}"
-    print(f"serving {model_name} ({args.policy}) on {url}", file=sys.stderr, flush=True)
+    print(
+        f"serving {name} ({millions:.1f} M parameters, {args.policy}) on {url}", file=sys.stderr, flush=True
+    )
     if args.ready_fd is not None:
-        about = {"port": port, "model": model_name, "pid": os.getpid(), "engine_pid": engine_pid}
+        about = {"port": port, "model": name, "pid": os.getpid(), "engine_pid": engine_pid}
+        about |= {"policy": args.policy, "num_params": frontend.num_params}
         with os.fdopen(args.ready_fd, "wb") as ready:
-            ready.write(msgspec.json.encode({**about, "policy": args.policy}) + b"\n")
+            ready.write(msgspec.json.encode(about) + b"\n")
 
 
 async def first_of(*events: asyncio.Event, timeout_s: float | None = None) -> None:
@@ -177,7 +182,7 @@ async def serve(args: argparse.Namespace, config: EngineConfig, listener: socket
     server = await loop.create_server(lambda: Connection(frontend), sock=listener, backlog=4096)
     await first_of(frontend.ready, frontend.engine_gone, stop)
     if frontend.ready.is_set() and not stop.is_set():
-        report_ready(args, listener.getsockname()[1], frontend.model_name, process.pid)
+        report_ready(args, listener.getsockname()[1], frontend, process.pid)
         await first_of(frontend.engine_gone, stop)
     frontend.start_drain()
     server.close()
