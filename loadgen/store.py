@@ -139,6 +139,7 @@ def plan_table(plan: Plan) -> pa.Table:
         "session": pa.array(plan.session),
         "turn": pa.array(plan.turn),
         "think_ns": pa.array(plan.think_ns),
+        "text_id": pa.array(plan.text_id),
         "class": classes.take(pa.array(plan.class_id)),
         "prefix_blocks": pa.ListArray.from_arrays(
             pa.array(plan.prefix_offsets, pa.int32()), pa.array(plan.prefix_blocks, pa.int64())

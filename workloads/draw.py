@@ -24,6 +24,7 @@ from workloads.plan import Plan
 from workloads.prefixes import BLOCK_TOKENS, Drawn, PrefixPool, no_prefix
 from workloads.sessions import SessionModel, SessionRows
 from workloads.streams import Streams
+from workloads.texts import ESTIMATE, Texts
 
 Ints = NDArray[np.int64]
 Pairs = Callable[[tuple[np.random.Generator, np.random.Generator], int], tuple[Ints, Ints]]
@@ -57,6 +58,7 @@ class Synthesis:
     process: ArrivalProcess
     extent: Extent
     pairs: Pairs
+    texts: Texts | None
     sessions: SessionModel | None
     prefixes: PrefixPool | None
     limit: ContextLimit
@@ -66,6 +68,13 @@ class Synthesis:
         num_rows = len(rows.session)
         rngs = streams.generator("lengths/input"), streams.generator("lengths/output")
         inputs, outputs = self.pairs(rngs, num_rows)
+        text_id = np.full(num_rows, -1)
+        source: dict[str, Any] = {}
+        if self.texts is not None:
+            text_id = self.texts.choose(streams.generator("texts"), num_rows)
+            inputs, recorded = self.texts.input_tokens[text_id], self.texts.output_tokens[text_id]
+            outputs = np.where(recorded > 0, recorded, outputs)
+            source["texts"] = {"count": len(self.texts.prompts), "prompt_tokens": ESTIMATE}
         prefix = no_prefix(starts) if self.prefixes is None else self.prefixes.draw(streams, starts)
         prefix = prefix.take(rows.session)
         extra = prefix.num_blocks * BLOCK_TOKENS
@@ -87,7 +96,8 @@ class Synthesis:
             plan,
             prompt_tokens=to_tokens(fitted.input_tokens[kept].astype(np.float64)).astype(np.int32),
             output_tokens=fitted.output_tokens[kept].astype(np.int32),
-            source={"limits": fitted.counts},
+            text_id=text_id[kept],
+            source=source | {"limits": fitted.counts},
         )
 
     def _rows(self, streams: Streams) -> tuple[SessionRows, int]:

@@ -54,7 +54,7 @@ def _azure(plan: Plan, _: PromptMaker) -> Iterator[str]:
 def _vllm(plan: Plan, prompts: PromptMaker) -> Iterator[str]:
     for i in range(len(plan)):
         blocks = plan.prefix_blocks[plan.prefix_offsets[i] : plan.prefix_offsets[i + 1]]
-        text = prompts.text_with_blocks(i, int(plan.prompt_tokens[i]), blocks, plan.block_tokens)
+        text = prompts.text(i, int(plan.prompt_tokens[i]), blocks, plan.block_tokens)
         yield json.dumps({"prompt": text, "output_tokens": int(plan.output_tokens[i])})
 
 

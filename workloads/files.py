@@ -15,6 +15,7 @@ from typing import Any
 
 from workloads.errors import WorkloadError, unknown_name
 from workloads.expression import parse_number, parse_window
+from workloads.prompts import DRAWN
 from workloads.spec import Workload
 
 _PRESETS = Path(__file__).with_name("presets")
@@ -87,8 +88,9 @@ def _read(key: str, value: Any, folder: Path) -> Any:
         return parse_window(value) if isinstance(value, str) else tuple(value)
     if value is None:
         return None
-    if kind.startswith("Path"):
-        return folder / str(value)
+    if kind.startswith("Path") or (key == "prompts" and value not in DRAWN):
+        path = folder / str(value)
+        return path if kind.startswith("Path") else str(path)
     if kind.startswith("float"):
         number = parse_number(value) if isinstance(value, str) else value
         if isinstance(number, bool) or not isinstance(number, int | float):

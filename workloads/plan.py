@@ -27,6 +27,7 @@ class Plan:
     think_ns: int64. -1: the request is due at arrival_ns, come what may. 0 or more: it belongs to a session
         that waits; it is due that long after the answer of the turn before it has ended, and arrival_ns is
         only the earliest instant at which that could be.
+    text_id: int64 number of the text that is sent, in a file of prompts; -1 where the prompt is drawn.
     class_id: int32 index into `classes` (the workload class or client that sent the request).
     prefix_blocks: int64 ids of the prompt's leading blocks of `block_tokens` tokens, all rows one after the
         other; row i owns prefix_blocks[prefix_offsets[i]:prefix_offsets[i + 1]]. Empty where nothing is
@@ -41,6 +42,7 @@ class Plan:
     session: NDArray[np.int64]
     turn: NDArray[np.int64]
     think_ns: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    text_id: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     class_id: NDArray[np.int32]
     classes: tuple[str, ...] = ("default",)
     prefix_blocks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -50,9 +52,10 @@ class Plan:
 
     def __post_init__(self) -> None:
         n = len(self.arrival_ns)
-        if not len(self.think_ns):
-            object.__setattr__(self, "think_ns", np.full(n, -1, np.int64))
-        for name in ("prompt_tokens", "output_tokens", "session", "turn", "think_ns", "class_id"):
+        for name in ("think_ns", "text_id"):
+            if not len(getattr(self, name)):
+                object.__setattr__(self, name, np.full(n, -1, np.int64))
+        for name in ("prompt_tokens", "output_tokens", "session", "turn", "think_ns", "text_id", "class_id"):
             assert len(getattr(self, name)) == n, f"{name} has another length than arrival_ns"
         assert len(self.prefix_offsets) == n + 1
         assert n == 0 or bool(np.all(np.diff(self.arrival_ns) >= 0)), "arrivals must ascend"
@@ -85,7 +88,9 @@ class Plan:
         return len(self.arrival_ns)
 
     def _columns(self) -> tuple[NDArray[Any], ...]:
+        texts = (self.text_id,) if (self.text_id >= 0).any() else ()
         return (
+            *texts,
             self.arrival_ns,
             self.prompt_tokens,
             self.output_tokens,

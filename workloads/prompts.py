@@ -17,6 +17,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+DRAWN = ("words", "token-ids")  # prompts of our own making; anything else is a file of texts
+Blocks = NDArray[np.int64]
+NO_BLOCKS: Blocks = np.zeros(0, np.int64)
+FIRST_ID, NUM_IDS = (
+    1_000,
+    1_024,
+)  # ordinary tokens in any vocabulary: no bytes, nothing special
+
 
 @cache
 def universal_words() -> tuple[str, ...]:
@@ -37,32 +45,28 @@ class PromptMaker:
         self._nonce = nonce
         self._words = universal_words()
 
-    def text(self, index: int, num_words: int) -> str:
-        """Make the prompt of request `index`: exactly `num_words` one-token words."""
-        return self._join(self._draw(f"request {index}", num_words))
+    def text(self, index: int, num_words: int, blocks: Blocks = NO_BLOCKS, block_words: int = 0) -> str:
+        """Make the prompt of request `index`: exactly `num_words` one-token words.
 
-    def text_with_blocks(
-        self, index: int, num_words: int, blocks: NDArray[np.int64], block_tokens: int
-    ) -> str:
-        """Make a prompt whose leading blocks of `block_tokens` words are the same wherever an id recurs."""
-        shared = [self._draw(f"block {block}", block_tokens) for block in blocks.tolist()]
-        num_shared = min(num_words, len(shared) * block_tokens)
-        own = self._draw(f"request {index}", num_words - num_shared)
-        return self._join(np.concatenate([*shared, own])[:num_words] if shared else own)
+        It begins with one block of `block_words` for each id, the same wherever an id recurs.
+        """
+        words = list(map(self._words.__getitem__, self._draw(index, num_words, blocks, block_words).tolist()))
+        words[:1] = self._words[: len(words[:1])]
+        return " ".join(words)
 
-    def token_ids(self, index: int, num_tokens: int, vocabulary_size: int) -> list[int]:
-        """Make a prompt of token ids below vocabulary_size, for an API that takes them as they are."""
-        key = f"{self._seed} {self._nonce} ids {index}".encode()
-        drawn = np.frombuffer(hashlib.shake_128(key).digest(4 * num_tokens), dtype="<u4")
-        ids: list[int] = (drawn % np.uint32(vocabulary_size)).tolist()
+    def token_ids(
+        self, index: int, num_tokens: int, blocks: Blocks = NO_BLOCKS, block_tokens: int = 0
+    ) -> list[int]:
+        """Make the same prompt of token ids, for an API that takes them as they are."""
+        ids: list[int] = (FIRST_ID + self._draw(index, num_tokens, blocks, block_tokens) % NUM_IDS).tolist()
         return ids
 
-    def _draw(self, purpose: str, num_words: int) -> NDArray[np.uint16]:
+    def _draw(self, index: int, num_words: int, blocks: Blocks, block_words: int) -> NDArray[np.uint16]:
+        shared = [self._stream(f"block {block}", block_words) for block in blocks.tolist()]
+        num_own = max(num_words - len(shared) * block_words, 0)
+        return np.concatenate([*shared, self._stream(f"request {index}", num_own)])[:num_words]
+
+    def _stream(self, purpose: str, num_words: int) -> NDArray[np.uint16]:
         key = f"{self._seed} {self._nonce} {purpose}".encode()
         drawn = np.frombuffer(hashlib.shake_128(key).digest(2 * num_words), dtype="<u2")
         return drawn & np.uint16(2047)
-
-    def _join(self, ids: NDArray[np.uint16]) -> str:
-        words = list(map(self._words.__getitem__, ids.tolist()))
-        words[:1] = self._words[: len(words[:1])]
-        return " ".join(words)

@@ -20,9 +20,11 @@ from workloads.lengths import parse_law
 from workloads.limits import OVER_CONTEXT, ContextLimit, OverContext
 from workloads.plan import Plan
 from workloads.prefixes import hit_tokens, parse_prefixes
+from workloads.prompts import DRAWN
 from workloads.replay import ZERO_OUTPUT, Replay, ZeroOutput
 from workloads.sessions import parse_sessions
 from workloads.streams import Streams
+from workloads.texts import Texts, read_texts
 from workloads.traces import BadRows, ReadOptions
 
 MAX_REQUESTS = 100_000_000
@@ -39,6 +41,7 @@ class Workload:
         `lognormal(median=32, p99=128)`; rank_correlation: Spearman's, between the two. lengths_from: a
         recorded file whose rows are drawn instead, prompt and answer together. length_scale multiplies all
         of them.
+    prompts: `words` (each one token), `token-ids`, or a file of texts that are sent as they are.
     sessions, prefixes: see the modules of these names. A turn's prompt is prefix, history and own text.
     context_tokens: the most that prompt and answer may take; over_context says what to do beyond.
     clients: workloads laid over each other, each with its share of rate_per_s (or a rate of its own).
@@ -60,6 +63,7 @@ class Workload:
     rank_correlation: float = 0.0
     lengths_from: Path | None = None
     length_scale: float = 1.0
+    prompts: str = "words"
     sessions: str | None = None
     prefixes: str | None = None
     context_tokens: int | None = None
@@ -99,6 +103,8 @@ class Workload:
         if self.context_tokens == 1:
             raise WorkloadError("a context of 1 token holds no prompt and answer; give 2 or more")
         self._read_options().check()
+        if self.prompts not in DRAWN:
+            self._check_texts()
         if self.trace is not None:
             self._check_trace()
         elif self.clients:
@@ -126,12 +132,19 @@ class Workload:
         if self.prefixes is not None:
             parse_prefixes(self.prefixes)
 
+    def _check_texts(self) -> None:
+        others = ("trace", "clients", "sessions", "prefixes", "lengths_from", "input_tokens")
+        if other := next((name for name in others if getattr(self, name)), None):
+            raise WorkloadError(f"a file of prompts has its own lengths and history: leave {other} out")
+        if self.over_context in ("clip", "resample"):
+            raise WorkloadError("a text is sent as it is; choose --over-context drop")
+
     def _check_clients(self) -> None:
         names = [client.name for client in self.clients]
         if len(set(names)) < len(names):
             raise WorkloadError(f"each client needs a name of its own, not {', '.join(names)}")
-        if any(client.clients or client.trace for client in self.clients):
-            raise WorkloadError("a client is a synthetic workload: it has neither clients nor a trace")
+        if any(c.clients or c.trace or c.prompts != "words" for c in self.clients):
+            raise WorkloadError("a client is a synthetic workload: it has no clients, trace or prompts")
         for client in self._clients():
             client.check()
 
@@ -179,7 +192,7 @@ class Workload:
 
     def _law_means(self) -> dict[str, float] | None:
         """The mean lengths that the laws imply, truncation included, before scale and limits."""
-        if self.trace is not None or self.clients or self.lengths_from is not None:
+        if self.trace or self.clients or self.lengths_from or self.prompts not in DRAWN:
             return None
         laws = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
         return {side: parse_law(text, self.dist).mean for side, text in laws.items()}
@@ -265,10 +278,18 @@ class Workload:
                 requests_per_arrival=1.0 if sessions is None else sessions.turns.mean,
             ),
             pairs=self._pairs(streams),
+            texts=self._texts(),
             sessions=sessions,
             prefixes=None if self.prefixes is None else parse_prefixes(self.prefixes, self.length_scale),
             limit=ContextLimit(context_tokens=self.context_tokens, policy=self.over_context),
         )
+
+    def _texts(self) -> Texts | None:
+        if self.prompts in DRAWN:
+            return None
+        texts = read_texts(Path(self.prompts))
+        # A law that is given goes before the answers recorded with the prompts.
+        return texts if self.output_tokens is None else texts.without_answers()
 
     def _pairs(self, streams: Streams) -> Pairs:
         if self.lengths_from is None:

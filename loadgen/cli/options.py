@@ -196,6 +196,9 @@ class RunOptions:
         str | None, _flag("Multi-turn: closed(turns=4,think=8s), open(turns=4,gap=30s).", LOAD)
     ] = None
     seed: Annotated[int, _flag("Seed of arrivals, lengths and prompts.", LOAD)] = 0
+    repeat: Annotated[
+        int | None, _flag("Runs, each with a seed of its own; intervals are over runs.", LOAD, min=1)
+    ] = None
     warmup: Annotated[
         Any,
         _flag(
@@ -235,6 +238,15 @@ class RunOptions:
     ] = None
     lengths_from: Annotated[
         Path | None, _flag("Draw the lengths from the rows of this recording.", LENGTHS, metavar="FILE")
+    ] = None
+    prompts: Annotated[
+        str | None,
+        _flag(
+            "What prompts are made of: words, token-ids, or a FILE of texts sent as they are.",
+            LENGTHS,
+            metavar="KIND",
+            show_default="words",
+        ),
     ] = None
     prefixes: Annotated[
         str | None, _flag("Shared prefixes: pool(size=50,tokens=512,zipf=1.1,common=128).", LENGTHS)

@@ -19,7 +19,7 @@ FIELD_OF_FLAG = {
         name: name
         for name in (
             "arrival", "exact_count", "sessions", "prefixes", "dist", "input_tokens", "output_tokens",
-            "lengths_from", "length_scale", "over_context", "trace", "trace_window", "trace_speed",
+            "lengths_from", "length_scale", "prompts", "over_context", "trace", "trace_window", "trace_speed",
             "trace_columns", "time_unit", "bad_rows", "zero_output", "dequantize",
         )
     },

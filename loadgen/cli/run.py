@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 def run(ctx: typer.Context, options: RunOptions) -> None:
     """Measure one run: send requests on schedule, judge the measurement, print what users would see."""
     check_flags(options)
+    if options.repeat is not None:
+        from loadgen.cli.repeat import run_repeatedly
+
+        raise typer.Exit(run_repeatedly(ctx, options))
     plan = make_plan(options)
     with Interruption() as interruption:
         measured = measure_run(ctx, options, plan, interruption)
@@ -91,7 +95,7 @@ def _record(
     from reports.live import LiveView
 
     nonce = secrets.randbits(63)
-    config = drive_config(options, folder.run_id, target, nonce)
+    config = drive_config(options, plan, folder.run_id, target, nonce)
     manifest: dict[str, Any] = {
         "command": shlex.join(["bench", *without_secrets(sys.argv[1:])]),
         "config": described(options, origins(ctx)),
@@ -112,11 +116,20 @@ def _record(
         )
 
 
-def drive_config(options: RunOptions, run_id: str, target: OpenedTarget, nonce: int) -> DriveConfig:
+def drive_config(
+    options: RunOptions, plan: Plan, run_id: str, target: OpenedTarget, nonce: int
+) -> DriveConfig:
     """Gather what the load processes need to know."""
     from loadgen.drive import DriveConfig
 
+    prompts = str(plan.source["workload"].get("prompts", "words"))
+    if prompts == "token-ids":
+        try:
+            target.preflight.endpoint.body([1], 1, target.preflight.model)
+        except TypeError as exc:
+            raise UsageError(f"--prompts token-ids: {exc}") from exc
     return DriveConfig(
+        prompts=prompts,
         url=target.url,
         more_urls=target.urls[1:],
         balance=options.balance.value,

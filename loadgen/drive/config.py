@@ -16,7 +16,9 @@ class DriveConfig:
     """How a plan is sent.
 
     endpoint: a name of `ENDPOINTS`, or an endpoint that knows more of its server.
-    prompt_offset: tokens that the target adds to every prompt (template, BOS); taken off the words sent.
+    prompts: `words`, `token-ids`, or the file whose texts the plan numbers. prompt_offset: tokens that the
+    target adds to every prompt (template, BOS); taken off the words sent. tokens_per_word: 1 wherever a word
+    is a token.
     more_urls: further targets that share the load, by turns of the index or to the least busy.
     workers: load processes; None chooses by the plan and the processors. pin: the processors they may use.
     max_in_flight: a cap; requests above it leave late and are charged for it. concurrency: a closed loop, in
@@ -29,7 +31,9 @@ class DriveConfig:
     endpoint: str | Endpoint = "completions"
     model: str
     headers: tuple[tuple[str, str], ...] = ()
+    prompts: str = "words"
     prompt_offset: int = 0
+    tokens_per_word: float = 1.0
     seed: int
     nonce: int
     run_id: str
@@ -52,14 +56,16 @@ class DriveConfig:
 class WorkerStats:
     """One load process's account of itself.
 
-    loop_lag_max_ns: how late, at most, the loop came back from a wait. parsed_under_load: answers parsed
-    while streams waited, for want of memory. rendered_late: requests made only when they were due.
+    loop_lag_*_ns: how late the loop came back from a wait that an alarm ended (p99: None without such waits):
+    a sample, tens of times a second, of how long anything waits for this process.
+    parsed_under_load: answers parsed while streams waited, for want of memory. rendered_late: requests made only when they were due.
     """
 
     worker: int
     num_sent: int = 0
     num_rows: int = 0
     send_lag_max_ns: int = 0
+    loop_lag_p99_ns: int | None = None
     loop_lag_max_ns: int = 0
     peak_in_flight: int = 0
     cpu_s: float = 0.0

@@ -32,6 +32,7 @@ class Share:
     session: NDArray[np.int64]
     turn: NDArray[np.int64]
     think_ns: NDArray[np.int64]
+    text_id: NDArray[np.int64]
     class_id: NDArray[np.int32]
     classes: tuple[str, ...]
     prefix_blocks: NDArray[np.int64]
@@ -70,6 +71,7 @@ def _share(plan: Plan, worker: int, index: NDArray[np.int64]) -> Share:
         session=plan.session[index],
         turn=plan.turn[index],
         think_ns=plan.think_ns[index],
+        text_id=plan.text_id[index],
         class_id=plan.class_id[index],
         classes=plan.classes,
         prefix_blocks=prefix_blocks,

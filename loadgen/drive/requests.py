@@ -8,10 +8,17 @@ the spot and counted.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from loadgen.drive.config import DriveConfig
 from loadgen.drive.dispatch import Share
 from loadgen.endpoints.base import Endpoint
-from workloads.prompts import PromptMaker
+from loadgen.endpoints.openai import Chat
+from workloads.prompts import DRAWN, PromptMaker
+from workloads.texts import Prompt, plain_text, read_texts
 
 MAX_READY = 2_048
 MAX_READY_BYTES = 32 << 20
@@ -77,20 +84,32 @@ class ReadyRequests:
 class RequestBodies:
     """Makes the body of each request of a share."""
 
-    def __init__(
-        self, share: Share, prompts: PromptMaker, endpoint: Endpoint, model: str, offset: int
-    ) -> None:
+    def __init__(self, share: Share, config: DriveConfig, endpoint: Endpoint) -> None:
         self._share = share
-        self._prompts = prompts
+        self._config = config
         self._endpoint = endpoint
-        self._model = model
-        self._offset = offset
+        self._maker = PromptMaker(config.seed, config.nonce)
+        self._texts: dict[int, Prompt] = {}
+        if config.prompts not in DRAWN:
+            prompts = read_texts(Path(config.prompts)).prompts
+            self._texts = {i: prompts[i] for i in np.unique(share.text_id).tolist()}
 
     def body(self, position: int) -> bytes:
         """A body whose prompt has the planned number of tokens once the target has added its own."""
-        share = self._share
-        num_words = max(int(share.prompt_tokens[position]) - self._offset, 1)
-        prompt = self._prompts.text_with_blocks(
-            int(share.index[position]), num_words, share.blocks_of(position), share.block_tokens
-        )
-        return self._endpoint.body(prompt, int(share.output_tokens[position]), self._model)
+        prompt = self._text(position) if self._texts else self._drawn(position)
+        output_tokens = int(self._share.output_tokens[position])
+        return self._endpoint.body(prompt, output_tokens, self._config.model)
+
+    def _text(self, position: int) -> Any:
+        text = self._texts[int(self._share.text_id[position])]
+        return text if isinstance(self._endpoint, Chat) else plain_text(text)
+
+    def _drawn(self, position: int) -> str | list[int]:
+        share, config = self._share, self._config
+        index, num_tokens = int(share.index[position]), int(share.prompt_tokens[position])
+        blocks, block_tokens = share.blocks_of(position), share.block_tokens
+        if config.prompts == "token-ids":
+            return self._maker.token_ids(index, num_tokens, blocks, block_tokens)
+        num_words = max(round((num_tokens - config.prompt_offset) / config.tokens_per_word), 1)
+        block_words = round(block_tokens / config.tokens_per_word)
+        return self._maker.text(index, num_words, blocks, block_words)

@@ -15,6 +15,7 @@ import select
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.abc import MetaPathFinder
@@ -37,7 +38,6 @@ from loadgen.redaction import redact, secrets_of
 from loadgen.row_stream import RowWriter, stream_path
 from loadgen.transport.base import End, Exchange, Transport, TransportConfig
 from loadgen.transport.sockets import Target
-from workloads.prompts import PromptMaker
 
 HOUSE_NS = 50_000_000
 REPORT_NS = 250_000_000
@@ -46,6 +46,7 @@ COLLECT_NS = 10_000_000_000
 COLLECT_MOMENT_NS = 30_000_000  # idle for at least this long before the garbage collector may run
 IDLE_MOMENT_NS = 200_000  # beside what the work itself takes
 RENDER_NS = 100_000
+MAX_LAGS = 100_000
 MAX_BURST = 32  # requests sent between two looks at the sockets
 
 STOPPED = "the run was stopped"
@@ -128,9 +129,7 @@ class LoadProcess:
         self._rows = rows
         self._endpoint = resolve_endpoint(config.endpoint)
         self._transport = open_transport(task, self._endpoint, self._on_end)
-        bodies = RequestBodies(
-            share, PromptMaker(config.seed, config.nonce), self._endpoint, config.model, config.prompt_offset
-        )
+        bodies = RequestBodies(share, config, self._endpoint)
         self._ready = ReadyRequests(
             lambda position: self._transport.render(
                 self._request_id(position), bodies.body(position), int(share.session[position])
@@ -145,6 +144,7 @@ class LoadProcess:
         self._outbox.register(control, select.POLLOUT)
         self._epoch_ns = 0
         self._must_stop = False
+        self._lags_ns: deque[int] = deque(maxlen=MAX_LAGS)
         self._drain_at_ns = NEVER_NS
         self._report_at_ns = self._clock_at_ns = self._collect_at_ns = 0
         self.stats = WorkerStats(worker=share.worker)
@@ -200,7 +200,7 @@ class LoadProcess:
             if work is None:
                 until = min(busy_at_ns, house_at_ns)
                 transport.wait(until)
-                self.stats.loop_lag_max_ns = max(self.stats.loop_lag_max_ns, now_ns() - until)
+                self._lags_ns.append(now_ns() - until)
             elif not transport.wait(0):
                 work()
 
@@ -332,6 +332,9 @@ class LoadProcess:
 
     def _final_stats(self) -> WorkerStats:
         stats, counts = self.stats, self._transport.counts
+        if lags_ns := sorted(lag for lag in self._lags_ns if lag >= 0):  # below 0: sockets ended the wait
+            stats.loop_lag_p99_ns = lags_ns[-1 - len(lags_ns) // 100]
+            stats.loop_lag_max_ns = lags_ns[-1]
         stats.num_rows = self._rows.num_rows
         stats.num_events = self._ledger.num_events
         stats.parsed_under_load = self._ledger.num_parsed_under_load

@@ -131,17 +131,18 @@ class Completions(_OpenAi):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chat(_OpenAi):
-    """`/v1/chat/completions`: the prompt as one user message; token ids cannot be sent."""
+    """`/v1/chat/completions`: the prompt as one user message, or messages; token ids cannot be sent."""
 
     @property
     def path(self) -> str:
         return "/v1/chat/completions"
 
-    def body(self, prompt: str | list[int], output_tokens: int, model: str) -> bytes:
-        if not isinstance(prompt, str):
+    def body(self, prompt: str | list[int] | list[dict[str, Any]], output_tokens: int, model: str) -> bytes:
+        messages = prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
+        if not all(isinstance(message, dict) for message in messages):
             raise TypeError("a chat message is text; token ids need the completions API")
         before, after = _chat_frame(self, model)
-        return b'%b%b}],"max_tokens":%d%b' % (before, msgspec.json.encode(prompt), output_tokens, after)
+        return b'%b%b,"max_tokens":%d%b' % (before, msgspec.json.encode(messages), output_tokens, after)
 
 
 @lru_cache(maxsize=64)
@@ -151,8 +152,7 @@ def _completions_frame(endpoint: Completions, model: str) -> tuple[bytes, bytes]
 
 @lru_cache(maxsize=64)
 def _chat_frame(endpoint: Chat, model: str) -> tuple[bytes, bytes]:
-    before = b'{"model":%b,"messages":[{"role":"user","content":' % msgspec.json.encode(model)
-    return before, endpoint._fields_after_prompt()
+    return b'{"model":%b,"messages":' % msgspec.json.encode(model), endpoint._fields_after_prompt()
 
 
 def _typed_facts(chunk: _Chunk) -> ChunkFacts:

@@ -48,7 +48,10 @@ class MeasureOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """How the run went, as its load processes and its target said."""
+    """How the run went, as its load processes and its target said.
+
+    fitted_lengths: how prompt lengths were fitted, where the target's tokenizer splits the words.
+    """
 
     status: str = "complete"
     is_target_alive: bool = True
@@ -57,20 +60,23 @@ class RunFacts:
     clock_drift_ns: float = 0.0
     loop_lag_p99_s: float | None = None
     cpu_pressure_percent: float | None = None
+    fitted_lengths: str | None = None
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> RunFacts:
         """Read the facts from manifest.json."""
+        target = manifest.get("target") or {}
         drive = manifest.get("drive") or {}
         workers = drive.get("workers") or []
         return cls(
             status=manifest["status"],
-            is_target_alive=(manifest.get("target") or {}).get("alive_at_end", True),
+            is_target_alive=target.get("alive_at_end", True),
             worker_errors=tuple(drive.get("worker_errors") or ()),
             num_clock_steps=max((worker.get("num_clock_steps", 0) for worker in workers), default=0),
             clock_drift_ns=max((abs(worker.get("clock_drift_ns", 0)) for worker in workers), default=0),
             loop_lag_p99_s=_worst_lag_s(workers),
             cpu_pressure_percent=manifest.get("cpu_pressure_percent"),
+            fitted_lengths=target.get("fitted_lengths"),
         )
 
 

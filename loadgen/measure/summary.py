@@ -236,6 +236,8 @@ def judge(
     share_alone = events.num_alone / max(events.num_events, 1)
     stamps = (measured.uncertainty_p99_s(), gap["p50"], share_alone, facts.loop_lag_p99_s)
     steady = checks.not_steady(window)
+    texts = run.plan_source.get("texts")
+    estimate = texts["prompt_tokens"] if texts else facts.fitted_lengths
     reasons = (
         stopped,
         died,
@@ -244,8 +246,9 @@ def judge(
         None if stopped or died else checks.arrivals_mismatch(arrivals),
         *(too_few_samples(measured, objective) for objective in options.named),
         steady if options.named else None,
-        checks.token_mismatch(columns),
-        checks.prefix_contaminated(columns, planned_shared_tokens(run)),
+        checks.token_mismatch(columns, is_prompt_exact=estimate is None),
+        # What texts of one's own share is not known.
+        None if texts else checks.prefix_contaminated(columns, planned_shared_tokens(run)),
         checks.clock_stepped(facts.num_clock_steps, facts.clock_drift_ns),
     )
     ok = columns.is_ok
@@ -254,6 +257,7 @@ def judge(
         None if options.named else too_few_samples(measured, P99_OF_TTFT),
         checks.sent_together(*stamps),
         checks.closed_loop(options.concurrency, options.max_in_flight),
+        checks.prompts_estimated(columns, estimate),
         checks.tokens_unknown(columns.output_tokens[ok]),
         checks.no_first_token(columns.first_token_ns[ok]),
         checks.cpu_pressure(facts.cpu_pressure_percent),

@@ -189,10 +189,11 @@ def not_steady(window: Window) -> Notice | None:
     )
 
 
-def token_mismatch(columns: Columns) -> Notice | None:
+def token_mismatch(columns: Columns, *, is_prompt_exact: bool = True) -> Notice | None:
     """The server read or wrote another number of tokens than planned, in more than 1 % of the ok requests.
 
-    Outputs must be exact, prompts within max(2 tokens, 1 %). Unknown counts are no mismatch (and a warning).
+    Outputs must be exact, prompts within max(2 tokens, 1 %), but for those whose length was only estimated.
+    Unknown counts are no mismatch (and a warning).
     """
     ok = columns.is_ok
     if not ok.any():
@@ -202,6 +203,8 @@ def token_mismatch(columns: Columns) -> Notice | None:
         ("output", columns.output_tokens[ok], columns.output_tokens_planned[ok], 0.0),
         ("prompt", columns.prompt_tokens[ok], columns.prompt_tokens_planned[ok], 2.0),
     ):
+        if kind == "prompt" and not is_prompt_exact:
+            continue
         tolerance = np.maximum(slack, 0.01 * planned) if slack else slack
         differs = np.abs(seen - planned) > tolerance
         share = float(differs.mean())
@@ -361,6 +364,20 @@ def tokens_unknown(output_tokens: Floats) -> Notice | None:
         code="tokens_unknown",
         message=f"{unknown} of {len(output_tokens)} answers do not tell their number of tokens: not in TPOT.",
         advice="Use a server that reports usage; event_gap_s needs no counts.",
+    )
+
+
+def prompts_estimated(columns: Columns, how: str | None) -> Notice | None:
+    """Prompt lengths were planned by an estimate; how: which one, None where they are exact."""
+    if how is None:
+        return None
+    ok = columns.is_ok & ~np.isnan(columns.prompt_tokens)
+    ratio = np.median(columns.prompt_tokens[ok] / columns.prompt_tokens_planned[ok]) if ok.any() else None
+    counted = "" if ratio is None else f"; the server counted {ratio:.2f} times as many (median)"
+    return Notice(
+        code="prompts_estimated",
+        message=f"planned prompt tokens are {how}{counted}.",
+        advice="Read prompt_tokens, which the server counted; prompt_tokens_planned is no yardstick here.",
     )
 
 

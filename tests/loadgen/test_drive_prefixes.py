@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from loadgen.drive.config import DriveConfig
 from loadgen.drive.dispatch import split_plan
 from loadgen.drive.requests import RequestBodies
 from loadgen.drive.worker import resolve_endpoint
-from workloads import Plan, PromptMaker, Workload
+from workloads import Plan, Workload
 from workloads.prefixes import hit_tokens
 
 POOL = Workload(rate_per_s=40, duration_s=5, prefixes="pool(size=4, tokens=48, common=32)")
@@ -21,7 +22,8 @@ def prompts(plan: Plan, num_workers: int, offset: int = 0) -> list[list[str]]:
     """The words of each request's prompt, in the order of the plan."""
     words: dict[int, list[str]] = {}
     for share in split_plan(plan, num_workers):
-        bodies = RequestBodies(share, PromptMaker(1, 2), resolve_endpoint("completions"), "m", offset)
+        config = DriveConfig(url="http://x", model="m", seed=1, nonce=2, run_id="r", prompt_offset=offset)
+        bodies = RequestBodies(share, config, resolve_endpoint("completions"))
         for position, index in enumerate(share.index.tolist()):
             words[index] = json.loads(bodies.body(position))["prompt"].split()
     return [words[index] for index in range(len(plan))]

@@ -60,9 +60,7 @@ def test_a_turns_text_begins_with_the_prompt_before() -> None:
     plan, maker = CLOSED.plan(1), PromptMaker(1, 7)
     first, second = np.flatnonzero(plan.session == np.bincount(plan.session).argmax())[:2].tolist()
     texts = [
-        maker.text_with_blocks(
-            i, int(plan.prompt_tokens[i]), np.array(blocks_of(plan, i)), plan.block_tokens
-        ).split()
+        maker.text(i, int(plan.prompt_tokens[i]), np.array(blocks_of(plan, i)), plan.block_tokens).split()
         for i in (first, second)
     ]
     assert [len(text) for text in texts] == plan.prompt_tokens[[first, second]].tolist()
@@ -186,7 +184,7 @@ def test_limits_of_clients_are_added_up() -> None:
     ("clients", "says"),
     [
         ((CHAT, CHAT), "a name of its own"),
-        ((replace(CHAT, clients=(BATCH,)),), "neither clients nor a trace"),
+        ((replace(CHAT, clients=(BATCH,)),), "no clients, trace or prompts"),
         ((replace(BATCH, arrival="what"),), "unknown arrival process"),
     ],
 )

@@ -30,13 +30,13 @@ def test_no_two_prompts_share_a_block() -> None:
 
 def test_blocks_are_shared_by_their_ids() -> None:
     maker = PromptMaker(1, 1)
-    one = maker.text_with_blocks(0, 100, np.array([7, 8]), 32).split()
-    two = maker.text_with_blocks(1, 90, np.array([7, 9]), 32).split()
+    one = maker.text(0, 100, np.array([7, 8]), 32).split()
+    two = maker.text(1, 90, np.array([7, 9]), 32).split()
     assert (len(one), len(two)) == (100, 90)
     assert one[:32] == two[:32]
     assert one[32:64] != two[32:64]
     assert one[64:90] != two[64:90]
-    assert len(maker.text_with_blocks(2, 40, np.array([7, 8]), 32).split()) == 40
+    assert len(maker.text(2, 40, np.array([7, 8]), 32).split()) == 40
 
 
 def test_the_words_are_distinct_plain_words() -> None:
@@ -45,8 +45,11 @@ def test_the_words_are_distinct_plain_words() -> None:
     assert all(word.isascii() and word.isalpha() and word.islower() for word in words)
 
 
-def test_token_ids_are_below_the_vocabulary_and_differ() -> None:
+def test_token_ids_are_ordinary_ones_and_share_what_the_blocks_share() -> None:
     maker = PromptMaker(1, 1)
-    ids = [maker.token_ids(i, 50, 1000) for i in range(20)]
-    assert all(len(each) == 50 and min(each) >= 0 and max(each) < 1000 for each in ids)
+    ids = [maker.token_ids(i, 50) for i in range(20)]
+    assert all(len(each) == 50 and min(each) >= 1000 and max(each) < 2024 for each in ids)
     assert len({tuple(each[:16]) for each in ids}) == 20
+    one, two = (maker.token_ids(i, 50, np.array([7]), 32) for i in (1, 2))
+    assert one[:32] == two[:32]
+    assert one[32:] != two[32:]

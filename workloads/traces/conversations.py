@@ -14,7 +14,7 @@ from workloads.traces.source import Chunk, Head, objects
 from workloads.traces.table import Format
 
 CHARACTERS_PER_TOKEN = 4
-_ANSWERS = ("gpt", "chatgpt", "bing", "bard", "assistant")
+ANSWERS = ("gpt", "chatgpt", "bing", "bard", "assistant")
 
 
 def estimate_tokens(text: str) -> int:
@@ -31,7 +31,7 @@ def _read(key: str, role: str, text: str) -> Any:
             said = 0
             for message in _messages(head, line, conversation.get(key)):
                 length = estimate_tokens(str(message.get(text) or ""))
-                if message.get(role) in _ANSWERS and said:
+                if message.get(role) in ANSWERS and said:
                     lines.append(line)
                     for name, value in (("input", said), ("output", length), ("session", line)):
                         rows[name].append(value)
