@@ -9,7 +9,7 @@ import typer
 from loadgen.errors import UsageError
 
 HOW_TO_ADD_ENGINE = (
-    "pip install 'bench[engine]' adds it (torch), or measure a server of yours with --target URL"
+    "pip install '.[engine]' in the checkout adds it (torch), or measure a server of yours with --target URL"
 )
 
 
