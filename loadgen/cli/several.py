@@ -1,0 +1,65 @@
+"""Commands that make several runs: one folder for all of them, and one run after the other inside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loadgen.cli.options import RunOptions
+from loadgen.cli.plans import make_plan
+from loadgen.cli.run import measure_run
+from loadgen.errors import RunFolderError
+
+if TYPE_CHECKING:
+    import typer
+
+    from loadgen.cli.signals import Interruption
+    from loadgen.store import Run
+    from workloads import Plan
+
+
+def plain_options(options: RunOptions, **changes: Any) -> RunOptions:
+    """The flags of a single run out of those of a command that makes several."""
+    values = {item.name: getattr(options, item.name) for item in fields(RunOptions)}
+    return RunOptions(**{**values, "json": False, "repeat": None, **changes})
+
+
+def make_folder(options: RunOptions, kind: str) -> Path:
+    """Make `<out>/<UTC time>-<name>/`, which will hold one folder a run; `kind` where no name was given."""
+    name = kind if options.name == "run" else options.name
+    path = options.out / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{name}"
+    for attempt in range(1, 1000):
+        try:
+            found = path if attempt == 1 else path.with_name(f"{path.name}-{attempt}")
+            found.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as exc:
+            raise RunFolderError(f"cannot make {path}: {exc.strerror}; choose a place with --out") from exc
+        return found
+    raise RunFolderError(f"cannot make {path}: it exists a thousand times")
+
+
+def measure_one(
+    ctx: typer.Context, options: RunOptions, interruption: Interruption, plan: Plan | None = None
+) -> Run:
+    """Measure one run of several; a server of ours that died does not stop those after it."""
+    measured = measure_run(ctx, options, plan or make_plan(options), interruption)
+    if interruption.exit_code is None:
+        interruption.stop.clear()
+    return measured
+
+
+def write_document(folder: Path, name: str, document: Mapping[str, Any]) -> None:
+    """Write what is known so far: a series that is cut short keeps it."""
+    from loadgen.store import write_json
+
+    write_json(folder / name, document)
+
+
+def with_seed(options: RunOptions, replicate: int) -> RunOptions:
+    """The flags of a replicate: each has a seed of its own, counted from the one given."""
+    return replace(options, seed=options.seed + replicate)

@@ -1,0 +1,194 @@
+"""What a run says of a rate: does every objective hold, by how much, and is the backlog steady?
+
+Objectives of a capacity are percentiles and means. Failed requests count as infinitely slow; a run with more
+than 1 % of them fails, and so does one whose backlog grows, whatever its figures. A percentile on few
+requests is no fault here: replicates, not requests, are the samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import exp, inf, isfinite, log
+from typing import Any
+
+from loadgen.errors import RunFolderError, UsageError
+from loadgen.measure.measured import Measured, measure
+from loadgen.measure.metrics import UNITS, Sample
+from loadgen.measure.options import MeasureOptions
+from loadgen.measure.slo import Objective, parse_slo
+from loadgen.stats.capacity import Answer, Capacity, Evidence, Trial
+from loadgen.store import Run
+
+CAPACITY_SCHEMA_VERSION = 1
+MAX_FAILED_SHARE = 0.01
+ABOUT_PERCENTILES = ("too_few_samples", "not_steady")  # faults of single percentiles, not of the run
+SMALLEST = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityPoint:
+    """One run of a search. figures: by objective, in the metric's unit; None where there is none.
+
+    margin: log(figure / limit), the worst of all objectives; None where passes is not told by a figure.
+    passes: None where the measurement is not valid.
+    """
+
+    rate_per_s: float
+    replicate: int
+    is_probe: bool
+    seed: int
+    folder: str
+    reasons: tuple[str, ...]
+    is_stable: bool
+    failed: int
+    requests: int
+    seconds: float
+    figures: dict[str, float | None]
+    margin: float | None
+    excess: float | None
+    passes: bool | None
+
+    @classmethod
+    def of(
+        cls, run: Run, trial: Trial, objectives: Sequence[Objective], *, seed: int, seconds: float
+    ) -> CapacityPoint:
+        """Judge a finished run."""
+        summary = run.summary
+        assert summary is not None
+        measured = measure(run, MeasureOptions.of(run.manifest))
+        reasons = tuple(reason["code"] for reason in summary["verdict"]["reasons"])
+        is_stable = all(finding["code"] != "unstable" for finding in summary["verdict"]["findings"])
+        failed_share = 1 - float(measured.counted.sum()) / max(measured.num_scheduled, 1)
+        found = [compare_with_limit(measured, objective, failed_share) for objective in objectives]
+        margin = max((m for _, m, _ in found), default=inf)
+        is_valid = not set(reasons) - set(ABOUT_PERCENTILES) and measured.num_scheduled > 0
+        if not is_stable or failed_share > MAX_FAILED_SHARE:
+            margin = inf
+        return cls(
+            rate_per_s=trial.rate_per_s,
+            replicate=trial.replicate,
+            is_probe=trial.is_probe,
+            seed=seed,
+            folder=run.path.name,
+            reasons=reasons,
+            is_stable=is_stable,
+            failed=summary["counts"]["failed"],
+            requests=summary["counts"]["scheduled"],
+            seconds=seconds,
+            figures={o.label: figure for o, (figure, _, _) in zip(objectives, found, strict=True)},
+            margin=margin if isfinite(margin) else None,
+            excess=max((e for _, _, e in found), default=None) if isfinite(margin) else None,
+            passes=margin <= 0 if is_valid else None,
+        )
+
+    def evidence(self) -> Evidence:
+        """The point as the search reads it."""
+        trial = Trial(rate_per_s=self.rate_per_s, replicate=self.replicate, is_probe=self.is_probe)
+        if self.passes is None:
+            return Evidence(trial=trial, margin=None)
+        return Evidence(trial=trial, margin=inf if self.margin is None else self.margin, excess=self.excess)
+
+
+def compare_with_limit(
+    measured: Measured, objective: Objective, failed_share: float
+) -> tuple[float | None, float, float]:
+    """Figure, log(figure / limit), and the same of what averages over runs without bias.
+
+    A percentile counts the failed as infinite: it is read at q / (1 - failed share) of those that did not.
+    """
+    sample = measured.samples[objective.metric]
+    if sample.num_failed:  # its values hold the failed ones already
+        failed_share = 0.0
+    if sample.num_values == 0:
+        return None, inf, inf
+    share = objective.percentile
+    if share is None:
+        mean = sample.moments()[0]
+        if mean is None:
+            return None, inf, inf
+        margin = log(max(mean, SMALLEST) / objective.limit)
+        return mean, margin, margin
+    beyond = share_above(sample, objective.limit) * (1 - failed_share) + failed_share
+    excess = log(max(beyond, SMALLEST) / (1 - share))
+    level = share / (1 - failed_share) if failed_share < 1 else 1.0
+    if level >= 1:
+        return None, inf, excess
+    figure = sample.quantiles([level])[0]
+    if not isfinite(figure):
+        return None, inf, excess
+    return figure, log(max(figure, SMALLEST) / objective.limit), excess
+
+
+def share_above(sample: Sample, limit: float) -> float:
+    """The share of a metric's values above a limit, each with its weight."""
+    is_above = sample.values > limit
+    if sample.weights is None:
+        return float(is_above.mean())
+    return float(sample.weights[is_above].sum() / sample.weights.sum())
+
+
+def parse_objectives(lines: Sequence[str]) -> list[Objective]:
+    """Read the objectives of a capacity; UsageError for what cannot bound one."""
+    if not lines:
+        raise UsageError("say what must hold: --slo ttft.p99=500ms --slo itl.p99=50ms")
+    objectives = [parse_slo(line) for line in lines]
+    for line, objective in zip(lines, objectives, strict=True):
+        if objective.percentile is None and objective.statistic != "mean":
+            name = objective.metric.removesuffix("_s")
+            raise UsageError(
+                f"--slo {line!r}: a capacity needs a percentile or a mean, such as {name}.p99=..."
+            )
+        if not objective.limit > 0:
+            raise UsageError(f"--slo {line!r}: the limit must be above 0")
+    return objectives
+
+
+def describe(capacity: Capacity, points: Sequence[CapacityPoint], lines: Sequence[str]) -> dict[str, Any]:
+    """The content of capacity.json; `capacity` is null where no rate passes."""
+    facts = asdict(capacity)
+    answer = facts.pop("answer")
+    return {
+        "schema_version": CAPACITY_SCHEMA_VERSION,
+        "slo": list(lines),
+        "answer": str(answer),
+        "sentence": say(capacity, lines),
+        "capacity": None if capacity.answer == Answer.NONE else facts,
+        "limits": {o.label: {"limit": o.limit, "unit": UNITS[o.metric]} for o in map(parse_slo, lines)},
+        "num_requests": sum(point.requests for point in points),
+        "points": [asdict(point) for point in points],
+    }
+
+
+def say(capacity: Capacity, lines: Sequence[str]) -> str:
+    """The answer in words."""
+    objective = " and ".join(line.replace("=", " <= ") for line in lines)
+    low, high = capacity.low_per_s, capacity.high_per_s
+    match capacity.answer:
+        case Answer.NONE:
+            return f"no passing rate: {objective} does not hold at the lowest rate tried"
+        case Answer.ABOVE:
+            return f"{objective} holds up to the highest rate tried, {low:.4g} requests/s"
+        case Answer.BRACKET:
+            return (
+                f"{objective} held at {low:.4g} requests/s and not at {high:.4g}: one replicate, "
+                "so that no confidence can be stated"
+            )
+        case Answer.UNDECIDED:
+            known = "nothing was decided" if low is None else f"it held at {low:.4g} requests/s"
+            return f"undecided where {objective} stops to hold: {known}"
+    assert low is not None
+    assert high is not None
+    assert capacity.confidence is not None
+    half = exp(log(high / low) / 2) - 1
+    return (
+        f"{objective} holds up to {low:.4g} to {high:.4g} requests/s "
+        f"({100 * capacity.confidence:.0f} % confidence, +- {half:.1%}, {capacity.num_replicates} replicates)"
+    )
+
+
+def read_points(document: dict[str, Any], path: str) -> list[CapacityPoint]:
+    """The points of a capacity.json, to go on from."""
+    if document.get("schema_version") != CAPACITY_SCHEMA_VERSION:
+        raise RunFolderError(f"{path} has another schema version than {CAPACITY_SCHEMA_VERSION}")
+    return [CapacityPoint(**{**point, "reasons": tuple(point["reasons"])}) for point in document["points"]]

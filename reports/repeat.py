@@ -1,0 +1,42 @@
+"""Replicates in the terminal: every figure with its interval over the runs, and the runs left out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from reports.quantities import DASH, format_number, format_percent, format_time
+
+RATES = ("ok", "output_tokens", "goodput")
+
+
+def format_named(name: str, value: float | None) -> str:
+    """A figure by its name: rates are numbers per second, all others are times."""
+    return f"{format_number(value)} /s" if name in RATES else format_time(value)
+
+
+def format_interval(name: str, interval: tuple[float, float] | list[float] | None) -> str:
+    """An interval in the units of its figure."""
+    return DASH if interval is None else " to ".join(format_named(name, end) for end in interval)
+
+
+def print_repeat(document: Mapping[str, Any], folder: str, console: Console) -> None:
+    """Print the figures of repeat.json, and the runs that are invalid."""
+    runs = document["runs"]
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("", "mean of runs", "95 % interval", "spread"):
+        table.add_column(column, justify="right" if column else "left")
+    for name, figure in document["figures"].items():
+        interval = format_interval(name, figure["interval"])
+        table.add_row(name, format_named(name, figure["value"]), interval, format_percent(figure["spread"]))
+    console.print(table)
+    num_valid = sum(not run["reasons"] for run in runs)
+    console.print(Text(f"{num_valid} of {len(runs)} runs valid, each with a seed of its own"))
+    for run in runs:
+        if run["reasons"]:
+            console.print(Text(f"INVALID {run['folder']}: {', '.join(run['reasons'])}", style="red"))
+    console.print(Text(f"data  {folder}"), soft_wrap=True)

@@ -1,0 +1,99 @@
+"""`bench capacity` in virtual time: its answers, its folder, and what is wrong told before it starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_bad_input import bench
+
+STEP = ("--simulate", "--cost", "affine(base=8ms,per_seq=0.25ms,per_token=0)", "--max-batch", "4096")
+# prompts of one token and answers of a hundred: nearly all steps decode, as in the closed form
+LOAD = ("--dist", "fixed", "--input-tokens", "1", "--output-tokens", "100", "--quiet", "--rate", "10")
+
+
+def search(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, dict[str, Any]]:
+    code = bench("capacity", *STEP, *LOAD, *arguments, "--json")
+    printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return code, printed
+
+
+def test_the_capacity_of_continuous_batching_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """E[T] = (c + a) N / (1 - rate a N), and half a step of waiting for one to begin."""
+    code, found = search(
+        capsys, "--slo", "e2e.mean=1.65s", "--duration", "60s", "--repeat", "4", "--out", tmp_path
+    )
+    assert code == 0
+    assert found["answer"] == "interval"
+    low, high = found["capacity"]["low_per_s"], found["capacity"]["high_per_s"]
+    assert found["capacity"]["confidence"] == 0.95
+    assert 0.9 * low < 20 < 1.1 * high
+    assert high / low < 1.15
+    folder = Path(found["folder"])
+    kept = json.loads((folder / "capacity.json").read_text())
+    assert kept["points"] == found["points"]
+    assert {point["passes"] for point in found["points"]} == {True, False}
+    for point in found["points"]:
+        assert list(folder.glob(f"{point['folder']}/requests.parquet"))
+
+
+def test_no_passing_rate_is_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = search(capsys, "--slo", "ttft.p99=1us", "--duration", "20s", "--out", tmp_path)
+    assert (code, found["answer"], found["capacity"]) == (0, "none", None)
+    assert "no passing rate" in found["sentence"]
+    assert found["points"]
+
+
+def test_a_search_that_ran_out_of_time_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("--slo", "e2e.mean=1.5s", "--duration", "20s", "--repeat", "2", "--out", str(tmp_path))
+    code, first = search(capsys, *asked, "--budget", "1ms")
+    assert (code, first["answer"]) == (4, "undecided")
+    assert len(first["points"]) == 1
+    code, second = search(capsys, *asked, "--resume", first["folder"])
+    assert (code, second["answer"]) == (0, "interval")
+    assert second["folder"] == first["folder"]
+    assert second["points"][:1] == first["points"]
+    code = bench(
+        "capacity", *STEP, *LOAD, "--slo", "e2e.mean=2s", "--duration", "20s", "--resume", first["folder"]
+    )
+    assert code == 2
+    assert "--slo" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--slo ttft.p99=500ms"),
+        (["--slo", "ttft=500ms"], "ttft.p99"),
+        (["--slo", "ttft.max=500ms"], "percentile or a mean"),
+        (["--slo", "ttft.p99=500"], "unit"),
+        (["--slo", "ttft.p99=0"], "above 0"),
+        (["--slo", "ttft.p99=1s", "--max-rate", "0.001"], "--max-rate"),
+        (["--slo", "ttft.p99=1s", "--repeat", "1"], "--repeat"),
+        (["--slo", "ttft.p99=1s", "--concurrency", "3", "--requests", "9"], "--concurrency"),
+        (["--slo", "ttft.p99=1s", "--max-in-flight", "3"], "--max-in-flight"),
+        (["--slo", "ttft.p99=1s", "--dist", "lognormall"], "lognormall"),
+        (["--slo", "ttft.p99=1s", "--resume", "nowhere"], "nowhere"),
+        (["--slo", "ttft.p99=1s", "--budget", "10"], "--budget"),
+    ],
+)
+def test_what_is_wrong_is_told_before_the_first_run(
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench("capacity", *arguments, "--simulate", "--out", tmp_path / "runs") == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_terminal_says_it_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--slo", "e2e.mean=1.5s", "--duration", "20s", "--out", tmp_path, "--repeat", "2")
+    assert bench("capacity", *STEP, *LOAD, *flags) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("CAPACITY  e2e.mean <= 1.5s holds up to ")
+    assert "2 replicates" in out
+    assert "probe" in out
