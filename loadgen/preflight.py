@@ -8,7 +8,7 @@ server does not say (usage, context length) is noted, not guessed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from loadgen.endpoints.base import Endpoint, TokenEvents
 from loadgen.endpoints.template import load_template
 from loadgen.errors import TargetError
 from loadgen.probing import TRY_TIMEOUT_S, Answer, Prober, excerpt, models_in, native_models
+from loadgen.prompt_lengths import FURTHER_PROBES, CountTokens, PromptLengths, fit_lengths
 from loadgen.redaction import secrets_of
 from loadgen.telemetry import parse_metrics
 from loadgen.token_events import TokenCount, count_tokens
@@ -28,6 +29,7 @@ from loadgen.token_events import TokenCount, count_tokens
 SHORT_WORDS = 24
 LONG_WORDS = (288, 96, 48)  # the first fills two of the largest cache blocks in use (128 tokens)
 PROBE_OUTPUT_TOKENS = 16
+CountWords = Callable[[Sequence[str]], int | None]
 MAX_SKEW_S = 2.0
 
 
@@ -45,14 +47,14 @@ class Preflight:
     """What the target turned out to be.
 
     endpoint: the API, without the fields that this server refuses, and with what is known of its events.
-    prompt_offset: tokens that the server adds to every prompt; None where it does not report usage.
+    lengths: how many tokens a prompt of n words is; None where nobody counts them.
     context_tokens: longest prompt plus answer, where the server says.
     """
 
     api: str
     endpoint: Endpoint
     model: str
-    prompt_offset: int | None
+    lengths: PromptLengths | None
     context_tokens: int | None
     findings: tuple[Finding, ...]
 
@@ -61,9 +63,19 @@ class Preflight:
         """What is not as it should be, one sentence each."""
         return tuple(f"{f.what}: {f.found}; {f.meaning}" for f in self.findings if f.meaning)
 
+    @property
+    def prompt_offset(self) -> int | None:
+        """Tokens that the server adds to every prompt; None where nobody counts them."""
+        return None if self.lengths is None else self.lengths.offset
+
+    @property
+    def fitted_lengths(self) -> str | None:
+        """How prompt lengths were fitted, where the words are not one token each."""
+        return None if self.lengths is None else self.lengths.describe_fit()
+
     def facts(self) -> dict[str, Any]:
         """The same as JSON-able facts for the manifest."""
-        names = ("api", "model", "prompt_offset", "context_tokens")
+        names = ("api", "model", "prompt_offset", "fitted_lengths", "context_tokens")
         findings = [{f.name: getattr(item, f.name) for f in fields(item)} for item in self.findings]
         return {name: getattr(self, name) for name in names} | {
             "notes": list(self.notes),
@@ -79,28 +91,33 @@ def probe(
     headers: Mapping[str, str],
     words: Sequence[str],
     extra: tuple[tuple[str, str], ...] = (),
+    count_tokens: CountTokens | None = None,
     verify: bool = True,
     trust_env: bool = False,
     timeout_s: float = TRY_TIMEOUT_S,
 ) -> Preflight:
     """Ask the target what it is. url: as from `base_url`; api: `auto`, a name of ENDPOINTS or a TOML file.
 
-    words: one-token words for the probes. extra: further body fields. Raises TargetError, in one line, where
+    words: one-token words for the probes. extra: further body fields. count_tokens: by a local tokenizer. Raises
+    TargetError, in one line, where
     the target cannot be measured.
     """
     secrets = secrets_of(headers)
     with Prober(
         url, headers=headers, secrets=secrets, verify=verify, trust_env=trust_env, timeout_s=timeout_s
     ) as prober:
-        return _Interview(prober, words, has_key=bool(secrets)).conduct(api, model, extra)
+        return _Interview(prober, words, count_tokens, has_key=bool(secrets)).conduct(api, model, extra)
 
 
 class _Interview:
     """One preflight; `findings` grow as the questions are answered."""
 
-    def __init__(self, prober: Prober, words: Sequence[str], *, has_key: bool) -> None:
+    def __init__(
+        self, prober: Prober, words: Sequence[str], count_tokens: CountTokens | None, *, has_key: bool
+    ) -> None:
         self._prober = prober
         self._words = words
+        self._count_tokens = count_tokens
         self._has_key = has_key
         self.findings: list[Finding] = []
 
@@ -120,7 +137,7 @@ class _Interview:
         long = self._ask_long(endpoint, context)
         hits = self._metrics().get("prefix_hit_tokens")
         again = self._prober.ask(endpoint, self._words[: long.num_words], 1, self._name)
-        offset = self._prompt_offset(short, long)
+        lengths = self._prompt_lengths(endpoint, (short, long))
         endpoint = self._check_lengths(endpoint)
         self._check_cache(again, hits)
         self._check_metrics()
@@ -128,7 +145,7 @@ class _Interview:
             api=name,
             endpoint=endpoint,
             model=self._name,
-            prompt_offset=offset,
+            lengths=lengths,
             context_tokens=context,
             findings=tuple(self.findings),
         )
@@ -248,26 +265,44 @@ class _Interview:
         lengths = (entry.get("max_model_len") for entry in listed if entry["id"] == self._name)
         return next((length for length in lengths if isinstance(length, int) and length > 0), None)
 
-    def _prompt_offset(self, short: Answer, long: Answer) -> int | None:
-        """Tokens that the server adds to a prompt, from two prompts of known length."""
-        few = short.usage.prompt_tokens if short.usage else None
-        many = long.usage.prompt_tokens if long.usage else None
-        if few is None or many is None:
-            few, many = (self._tokenize(answer.num_words) for answer in (short, long))
-        if few is None or many is None or long.num_words == short.num_words:
-            meaning = "prompt lengths are as planned, not as counted"
-            self.note("prompt tokens", "the server reports no usage", meaning)
-            return None
-        slope = (many - few) / (long.num_words - short.num_words)
-        offset = few - round(slope * short.num_words)
-        means = "" if slope == 1 else "prompts are not as long as planned"
-        each = "" if slope == 1 else f"; it counts {slope:.3f} tokens for each one-token word"
-        self.note("prompt tokens", f"the server adds {offset} to each prompt{each}", means)
-        return offset
+    def _prompt_lengths(self, endpoint: Endpoint, probes: Sequence[Answer]) -> PromptLengths | None:
+        """How long prompts are: by usage, else by /tokenize, else by a local file; None where nobody counts."""
+        known = [(self._words[: a.num_words], a.num_prompt_tokens) for a in probes]
+        counters: dict[str, CountWords] = {
+            "usage": lambda words: self._prober.ask(endpoint, words, 1, self._name).num_prompt_tokens,
+            "its /tokenize": self._tokenize,
+        }
+        if self._count_tokens is not None:
+            count_tokens_of = self._count_tokens
+            counters["the tokenizer file"] = lambda words: count_tokens_of(" ".join(words))
+        for source, count in counters.items():
+            found = known if source == "usage" else [(words, count(words)) for words, _ in known]
+            counts = [(len(words), tokens) for words, tokens in found if tokens is not None]
+            if len({num_words for num_words, _ in counts}) < 2:
+                continue
+            lengths = fit_lengths(counts, source)
+            if not lengths.is_exact:
+                more = [(words, count(words)) for words in (self._words[a:b] for a, b in FURTHER_PROBES)]
+                counts += [(len(words), tokens) for words, tokens in more if tokens is not None]
+                lengths = fit_lengths(counts, source)
+            self._note_lengths(lengths)
+            return lengths
+        meaning = "prompt lengths are as planned, not as counted; --tokenizer FILE counts them"
+        self.note("prompt tokens", "the server reports no usage", meaning)
+        return None
 
-    def _tokenize(self, num_words: int) -> int | None:
+    def _note_lengths(self, lengths: PromptLengths) -> None:
+        found = f"the server adds {lengths.offset} to each prompt"
+        if not lengths.is_exact:
+            found += f"; it counts {lengths.tokens_per_word:.3f} tokens for each one-token word"
+        if lengths.counted_by != "usage":
+            found += f" (counted by {lengths.counted_by}, which knows no chat template)"
+        means = "" if lengths.is_exact else f"prompts are fitted, to within {lengths.worst_miss:.1%}"
+        self.note("prompt tokens", found, means)
+
+    def _tokenize(self, words: Sequence[str]) -> int | None:
         """Count by the server's tokenizer (vLLM, SGLang: `prompt`; llama.cpp: `content`)."""
-        text = " ".join(self._words[:num_words])
+        text = " ".join(words)
         value = {"model": self._name, "prompt": text, "content": text, "add_special": True}
         said = self._prober.post_json("/tokenize", value)
         if not isinstance(said, dict):

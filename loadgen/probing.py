@@ -51,6 +51,10 @@ class Answer:
         return "html" in self.content_type or self.body[:15].lstrip().lower().startswith((b"<!doc", b"<html"))
 
     @property
+    def num_prompt_tokens(self) -> int | None:
+        return self.usage.prompt_tokens if self.usage else None
+
+    @property
     def is_stream(self) -> bool:
         return "event-stream" in self.content_type or "ndjson" in self.content_type
 

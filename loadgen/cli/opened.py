@@ -23,6 +23,7 @@ from loadgen.errors import TargetError, UsageError
 if TYPE_CHECKING:
     from loadgen.endpoints.base import Endpoint
     from loadgen.preflight import Preflight
+    from loadgen.prompt_lengths import PromptLengths
     from loadgen.target import ServerProcess
     from loadgen.telemetry import Telemetry
 
@@ -166,6 +167,7 @@ def make_headers(options: RunOptions) -> dict[str, str]:
 def _checked(options: RunOptions, urls: tuple[str, ...], headers: dict[str, str]) -> OpenedTarget:
     """Ask every URL; all must speak alike, for one row does not say which of them answered it."""
     from loadgen.preflight import probe
+    from loadgen.prompt_lengths import count_by_file
     from workloads.prompts import universal_words
 
     ask = partial(
@@ -173,6 +175,7 @@ def _checked(options: RunOptions, urls: tuple[str, ...], headers: dict[str, str]
         headers=headers,
         words=universal_words(),
         extra=parse_fields(options.field),
+        count_tokens=None if options.tokenizer is None else count_by_file(options.tokenizer),
         verify=not options.insecure,
         trust_env=options.transport.value == "httpx",
         timeout_s=options.probe_timeout,
@@ -185,8 +188,8 @@ def _checked(options: RunOptions, urls: tuple[str, ...], headers: dict[str, str]
     return OpenedTarget(urls=urls, headers=headers, preflight=first)
 
 
-def _likeness(preflight: Preflight) -> tuple[str, Endpoint, int | None]:
-    return preflight.api, preflight.endpoint, preflight.prompt_offset
+def _likeness(preflight: Preflight) -> tuple[str, Endpoint, PromptLengths | None]:
+    return preflight.api, preflight.endpoint, preflight.lengths
 
 
 def show_preflight(target: OpenedTarget) -> None:

@@ -248,6 +248,10 @@ class RunOptions:
             show_default="words",
         ),
     ] = None
+    tokenizer: Annotated[
+        Path | None,
+        _flag("Local tokenizer.json that counts prompts where the server does not.", LENGTHS, metavar="FILE"),
+    ] = None
     prefixes: Annotated[
         str | None, _flag("Shared prefixes: pool(size=50,tokens=512,zipf=1.1,common=128).", LENGTHS)
     ] = None

@@ -128,6 +128,7 @@ def drive_config(
             target.preflight.endpoint.body([1], 1, target.preflight.model)
         except TypeError as exc:
             raise UsageError(f"--prompts token-ids: {exc}") from exc
+    lengths = target.preflight.lengths
     return DriveConfig(
         prompts=prompts,
         url=target.url,
@@ -136,7 +137,8 @@ def drive_config(
         endpoint=target.preflight.endpoint,
         model=target.preflight.model,
         headers=tuple(target.headers.items()),
-        prompt_offset=target.preflight.prompt_offset or 0,
+        prompt_offset=lengths.offset if lengths else 0,
+        tokens_per_word=lengths.tokens_per_word if lengths else 1.0,
         seed=options.seed,
         nonce=nonce,
         run_id=run_id,

@@ -87,7 +87,7 @@ def preflight(context_tokens: int | None) -> Preflight:
         api="completions",
         endpoint=Completions(),
         model="m",
-        prompt_offset=0,
+        lengths=None,
         context_tokens=context_tokens,
         findings=(),
     )
