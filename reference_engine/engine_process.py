@@ -7,6 +7,7 @@ gone, and writes its logs either way. Signals from the terminal are left to the 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import os
 import signal
@@ -41,11 +42,23 @@ from reference_engine.sequence import Sampling, Sequence
 from reference_engine.step import Emission
 from reference_engine.steplog import write_logs
 
+# glibc's mallopt parameters.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+
+
+def keep_freed_memory() -> None:
+    """Let the allocator keep the MB that each step takes and frees: page faults cost a tenth of a step."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)
+        libc.mallopt(M_TRIM_THRESHOLD, 256 << 20)
+
 
 def build_engine(config: EngineConfig) -> Engine:
     """Make an engine on torch and real time, warmed up."""
     from reference_engine.executors.torch import TorchExecutor
 
+    keep_freed_memory()
     scheduler = Scheduler(config, make_policy(config))
     executor = TorchExecutor(config, scheduler.tables)
     executor.warm_up()

@@ -140,9 +140,7 @@ def start_engine(
     if args.log_dir is not None:
         command += ["--log-dir", str(args.log_dir)]
     threads = str(config.threads)
-    # A step takes and frees a few MB: kept by the allocator, they cost no page faults at the next step.
-    keep = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
-    environment = {**os.environ, **keep, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     with theirs:
         process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
     return process, ours
