@@ -69,6 +69,26 @@ class BlockPool:
         else:
             self._free.append(block_id)
 
+    def take_many(self, num_blocks: int) -> list[int]:
+        """Take blocks as `take` would one after the other; there must be as many."""
+        if num_blocks == 1 or num_blocks > len(self._free):
+            return [self.take() for _ in range(num_blocks)]
+        blocks = self._free[: -num_blocks - 1 : -1]
+        del self._free[-num_blocks:]
+        for block_id in blocks:
+            self._num_holders[block_id] = 1
+        return blocks
+
+    def give_many(self, blocks: list[int]) -> None:
+        """Give up one hold on each."""
+        num_holders, key_of, free = self._num_holders, self._key_of, self._free
+        for block_id in blocks:
+            if num_holders[block_id] > 1 or block_id in key_of:
+                self.give(block_id)
+            else:
+                num_holders[block_id] = 0
+                free.append(block_id)
+
     def find(self, key: ContentKey) -> tuple[int, int] | None:
         """Return the block with this content and its content id."""
         return self._known.get(key)
@@ -128,22 +148,20 @@ class BlockTables:
 
     def grow(self, slot: int, num_tokens: int) -> bool:
         """Make the row cover `num_tokens`; take all the blocks needed, or none and return False."""
-        missing = self.blocks_missing(slot, num_tokens)
-        if missing <= 0:
+        length = self._lengths[slot]
+        if num_tokens <= length * self.block_tokens:
             return True
-        if missing > self.pool.num_free:
+        needed = -(-num_tokens // self.block_tokens)
+        if needed - length > self.pool.num_free:
             return False
-        row, length = self.tables[slot], self._lengths[slot]
-        for i in range(length, length + missing):
-            row[i] = self.pool.take()
-        self._lengths[slot] = length + missing
+        self.tables[slot, length:needed] = self.pool.take_many(needed - length)
+        self._lengths[slot] = needed
         return True
 
     def close(self, slot: int) -> None:
         """Return the row and its blocks."""
         # Last block first: the ends of sequences are then forgotten before their beginnings.
-        for block_id in reversed(self.row(slot)):
-            self.pool.give(block_id)
+        self.pool.give_many(self.row(slot)[::-1])
         self._lengths[slot] = 0
         self._chains[slot] = (0, NOTHING_BEFORE)
         self._free_slots.append(slot)

@@ -83,7 +83,8 @@ class Sequence:
 
     @property
     def is_decoding(self) -> bool:
-        return len(self.tokens) - self.num_computed == 1 and len(self.tokens) > self.num_prompt
+        num_tokens = len(self.tokens)
+        return num_tokens - self.num_computed == 1 and num_tokens > self.num_prompt
 
     @property
     def max_total(self) -> int:
