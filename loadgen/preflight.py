@@ -8,7 +8,7 @@ server does not say (usage, context length) is noted, not guessed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from loadgen.endpoints.base import Endpoint, TokenEvents
 from loadgen.endpoints.template import load_template
 from loadgen.errors import TargetError
 from loadgen.probing import TRY_TIMEOUT_S, Answer, Prober, excerpt, models_in, native_models
-from loadgen.prompt_lengths import FURTHER_PROBES, CountTokens, PromptLengths, fit_lengths
+from loadgen.prompt_lengths import CountTokens, CountWords, PromptLengths, find_lengths
 from loadgen.redaction import secrets_of
 from loadgen.telemetry import parse_metrics
 from loadgen.token_events import TokenCount, count_tokens
@@ -29,7 +29,6 @@ from loadgen.token_events import TokenCount, count_tokens
 SHORT_WORDS = 24
 LONG_WORDS = (288, 96, 48)  # the first fills two of the largest cache blocks in use (128 tokens)
 PROBE_OUTPUT_TOKENS = 16
-CountWords = Callable[[Sequence[str]], int | None]
 MAX_SKEW_S = 2.0
 
 
@@ -98,9 +97,8 @@ def probe(
 ) -> Preflight:
     """Ask the target what it is. url: as from `base_url`; api: `auto`, a name of ENDPOINTS or a TOML file.
 
-    words: one-token words for the probes. extra: further body fields. count_tokens: by a local tokenizer. Raises
-    TargetError, in one line, where
-    the target cannot be measured.
+    words: one-token words for the probes. extra: further body fields. count_tokens: by a local tokenizer.
+    Raises TargetError, in one line, where the target cannot be measured.
     """
     secrets = secrets_of(headers)
     with Prober(
@@ -266,7 +264,7 @@ class _Interview:
         return next((length for length in lengths if isinstance(length, int) and length > 0), None)
 
     def _prompt_lengths(self, endpoint: Endpoint, probes: Sequence[Answer]) -> PromptLengths | None:
-        """How long prompts are: by usage, else by /tokenize, else by a local file; None where nobody counts."""
+        """How long prompts are, by whoever counts them; None where nobody does."""
         known = [(self._words[: a.num_words], a.num_prompt_tokens) for a in probes]
         counters: dict[str, CountWords] = {
             "usage": lambda words: self._prober.ask(endpoint, words, 1, self._name).num_prompt_tokens,
@@ -275,30 +273,13 @@ class _Interview:
         if self._count_tokens is not None:
             count_tokens_of = self._count_tokens
             counters["the tokenizer file"] = lambda words: count_tokens_of(" ".join(words))
-        for source, count in counters.items():
-            found = known if source == "usage" else [(words, count(words)) for words, _ in known]
-            counts = [(len(words), tokens) for words, tokens in found if tokens is not None]
-            if len({num_words for num_words, _ in counts}) < 2:
-                continue
-            lengths = fit_lengths(counts, source)
-            if not lengths.is_exact:
-                more = [(words, count(words)) for words in (self._words[a:b] for a, b in FURTHER_PROBES)]
-                counts += [(len(words), tokens) for words, tokens in more if tokens is not None]
-                lengths = fit_lengths(counts, source)
-            self._note_lengths(lengths)
-            return lengths
-        meaning = "prompt lengths are as planned, not as counted; --tokenizer FILE counts them"
-        self.note("prompt tokens", "the server reports no usage", meaning)
-        return None
-
-    def _note_lengths(self, lengths: PromptLengths) -> None:
-        found = f"the server adds {lengths.offset} to each prompt"
-        if not lengths.is_exact:
-            found += f"; it counts {lengths.tokens_per_word:.3f} tokens for each one-token word"
-        if lengths.counted_by != "usage":
-            found += f" (counted by {lengths.counted_by}, which knows no chat template)"
-        means = "" if lengths.is_exact else f"prompts are fitted, to within {lengths.worst_miss:.1%}"
-        self.note("prompt tokens", found, means)
+        lengths = find_lengths(known, counters, self._words)
+        if lengths is None:
+            meaning = "prompt lengths are as planned, not as counted; --tokenizer FILE counts them"
+            self.note("prompt tokens", "the server reports no usage", meaning)
+        else:
+            self.note("prompt tokens", *lengths.finding())
+        return lengths
 
     def _tokenize(self, words: Sequence[str]) -> int | None:
         """Count by the server's tokenizer (vLLM, SGLang: `prompt`; llama.cpp: `content`)."""

@@ -7,7 +7,7 @@ ratio with its error. Who counts is the caller's affair.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,8 @@ import numpy as np
 from loadgen.errors import UsageError
 
 CountTokens = Callable[[str], int | None]
+CountWords = Callable[[Sequence[str]], int | None]
+USAGE = "usage"
 FURTHER_PROBES = ((0, 48), (32, 96), (16, 128), (0, 112))  # words from and to, for the fit of a ratio
 
 
@@ -40,6 +42,37 @@ class PromptLengths:
         if self.is_exact:
             return None
         return f"fitted at {self.tokens_per_word:.3f} tokens a word, within {self.worst_miss:.1%}"
+
+    def finding(self) -> tuple[str, str]:
+        """What was found, and what it means where that is not as it should be."""
+        found = f"the server adds {self.offset} to each prompt"
+        if self.counted_by != USAGE:
+            found += f" (counted by {self.counted_by}, which knows no chat template)"
+        if self.is_exact:
+            return found, ""
+        found += f"; it counts {self.tokens_per_word:.3f} tokens for each one-token word"
+        return found, f"prompts are fitted, to within {self.worst_miss:.1%}"
+
+
+def find_lengths(
+    known: Sequence[tuple[Sequence[str], int | None]],
+    counters: Mapping[str, CountWords],
+    words: Sequence[str],
+) -> PromptLengths | None:
+    """Take the first counter that counts. known: the words of probes, with the tokens that usage tells."""
+    for source, count in counters.items():
+        found = known if source == USAGE else [(probe, count(probe)) for probe, _ in known]
+        counts = [(len(probe), tokens) for probe, tokens in found if tokens]
+        if len({num_words for num_words, _ in counts}) < 2:
+            continue
+        lengths = fit_lengths(counts, source)
+        if lengths.is_exact:
+            return lengths
+        for start, end in FURTHER_PROBES:
+            if tokens := count(words[start:end]):
+                counts.append((end - start, tokens))
+        return fit_lengths(counts, source)
+    return None
 
 
 def fit_lengths(counts: Sequence[tuple[int, int]], counted_by: str) -> PromptLengths:
