@@ -11,26 +11,37 @@ from rich.text import Text
 
 from reports.quantities import format_number, format_time
 
-COLUMNS = ("asked", "ok", "output", "TTFT p50", "TTFT p99", "ITL p50", "ITL p99", "E2E p99", "")
+LATENCIES = (("ttft_s", "p50"), ("ttft_s", "p99"), ("itl_s", "p50"), ("itl_s", "p99"), ("e2e_s", "p99"))
+WIDE_LATENCIES = tuple((metric, s) for metric in ("ttft_s", "itl_s", "e2e_s") for s in ("p50", "p90", "p99"))
 
 
-def print_sweep(document: Mapping[str, Any], folder: str, console: Console) -> None:
-    """Print the points of sweep.json by rate, the sentence about saturation, and where the runs are."""
+def print_sweep(document: Mapping[str, Any], folder: str, console: Console, *, wide: bool = False) -> None:
+    """Print the points of sweep.json by rate, the sentences about them, and where the runs are.
+
+    wide: p90 too, and the intervals of what has one.
+    """
+    latencies = WIDE_LATENCIES if wide else LATENCIES
     table = Table(box=None, padding=(0, 1, 0, 0))
-    for name in COLUMNS:
+    for name in ("asked", "ok", "output", *(f"{m.removesuffix('_s').upper()} {s}" for m, s in latencies), ""):
         table.add_column(name, justify="right" if name else "left")
     for point in document["points"]:
-        latency = point["latency"]
         cells = [f"{point['rate_per_s']:.4g} /s", f"{format_number(point['ok_per_s'])} /s"]
         cells.append(f"{format_number(point['output_tokens_per_s'])} tok/s")
-        cells += [format_time(latency[m][s]) for m, s in (("ttft_s", "p50"), ("ttft_s", "p99"))]
-        cells += [
-            format_time(latency[m][s]) for m, s in (("itl_s", "p50"), ("itl_s", "p99"), ("e2e_s", "p99"))
-        ]
+        cells += [_latency(point, metric, statistic, wide) for metric, statistic in latencies]
         table.add_row(*cells, _remark(point))
     console.print(table)
-    console.print(Text(document["saturation"]["sentence"]), soft_wrap=True)
+    for finding in (document["saturation"], document.get("knee")):
+        if finding:
+            console.print(Text(finding["sentence"]), soft_wrap=True)
     console.print(Text(f"data  {folder}"), soft_wrap=True)
+
+
+def _latency(point: Mapping[str, Any], metric: str, statistic: str, wide: bool) -> str:
+    text = format_time(point["latency"][metric][statistic])
+    interval = point["intervals"][metric].get(statistic)
+    if not wide or not interval:
+        return text
+    return f"{text} [{format_time(interval[0])}, {format_time(interval[1])}]"
 
 
 def _remark(point: Mapping[str, Any]) -> Text:

@@ -33,7 +33,7 @@ def render_sweep(folder: Path) -> str:
     return page_template("sweep.html").render(
         name=folder.resolve().name,
         css=template_text("page.css"),
-        sentence=sweep["saturation"]["sentence"],
+        sentence="; ".join(sweep[name]["sentence"] for name in ("saturation", "knee") if sweep.get(name)),
         columns=COLUMNS,
         rows=[_row(point, folder) for point in sweep["points"]],
         figures=draw_all(SWEEP_FIGURES, sweep),

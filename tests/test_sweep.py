@@ -9,12 +9,14 @@ import pytest
 
 from loadgen.cli.sweep import parse_rates
 from loadgen.errors import UsageError
-from loadgen.measure.sweep import SweepPoint, find_saturation
+from loadgen.measure.sweep import METRICS, STATISTICS, SweepPoint, find_knee, find_saturation
 from tests.loadgen.test_preflight import MODELS, completions, server
 from tests.test_bad_input import bench
 
 
-def point(rate: float, *, is_stable: bool = True, status: str = "valid") -> SweepPoint:
+def point(
+    rate: float, *, is_stable: bool = True, status: str = "valid", latency_s: float = 1.0
+) -> SweepPoint:
     return SweepPoint(
         rate_per_s=rate,
         folder=f"rate-{rate:g}",
@@ -26,8 +28,9 @@ def point(rate: float, *, is_stable: bool = True, status: str = "valid") -> Swee
         output_tokens_per_s=None,
         goodput_per_s=None,
         failed=0,
-        latency={},
-        intervals={},
+        latency={name: dict.fromkeys(STATISTICS, latency_s) for name in METRICS},
+        intervals={name: {} for name in METRICS},
+        runs=(f"rate-{rate:g}",),
     )
 
 
@@ -72,6 +75,46 @@ def test_an_invalid_point_says_nothing() -> None:
 
 def test_no_steady_point_is_an_answer() -> None:
     assert "below 10" in find_saturation([point(10, is_stable=False)]).sentence()
+
+
+def test_the_knee_has_most_throughput_per_latency() -> None:
+    """At 1 / (1 - load), throughput / latency is load (1 - load): largest at one half."""
+    knee = find_knee([point(rate, latency_s=1 / (1 - rate / 100)) for rate in (20, 40, 50, 60, 80)])
+    assert knee is not None
+    assert (knee.rate_per_s, knee.is_at_end) == (50, False)
+    rising = find_knee([point(rate) for rate in (1, 2, 3)])
+    assert rising is not None
+    assert (rising.rate_per_s, rising.is_at_end) == (3, True)
+    assert "the end of the rates measured" in rising.sentence()
+    assert find_knee([point(1), point(2), point(3, status="invalid")]) is None
+
+
+def test_runs_of_one_rate_become_one_point_with_intervals_over_them() -> None:
+    merged = SweepPoint.of_replicates([point(10, latency_s=value) for value in (1.0, 2.0, 4.0)])
+    assert merged.latency["ttft_s"]["p99"] == pytest.approx(2.0)
+    interval = merged.intervals["ttft_s"]["p99"]
+    assert interval is not None
+    assert interval[0] < 1.0 < 4.0 < interval[1]
+    assert len(merged.runs) == 3
+
+
+def test_an_invalid_run_marks_the_point_and_stays_out_of_its_figures() -> None:
+    runs = [point(10, latency_s=1.0), point(10, latency_s=1.0), point(10, status="invalid", latency_s=99.0)]
+    merged = SweepPoint.of_replicates(runs)
+    assert merged.status == "invalid"
+    assert merged.latency["ttft_s"]["p99"] == pytest.approx(1.0)
+
+
+def test_a_rate_with_several_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    load = ("--rates", "10,20,30", "--repeat", "3", "--duration", "5s", "--simulate", "--quiet")
+    assert bench("sweep", *load, "--out", tmp_path, "--json") == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert [len(set(p["runs"])) for p in printed["points"]] == [3, 3, 3]
+    assert printed["points"][0]["intervals"]["ttft_s"]["p90"]
+    assert printed["knee"]["rate_per_s"] in (10, 20, 30)
+    page = tmp_path / "page.html"
+    assert bench("report", printed["folder"], "-o", page) == 0
+    assert "knee at" in page.read_text()
 
 
 def test_every_rate_has_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,25 +1,25 @@
-"""`bench sweep`: a run per rate, in random order; latency against throughput, and where it saturates."""
+"""`bench sweep`: a run per rate, in random order; latency against throughput, the knee, saturation."""
 
 from __future__ import annotations
 
 import json
 import random
-from dataclasses import asdict, dataclass, fields, replace
-from datetime import UTC, datetime
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from loadgen.cli.options import RunOptions, takes_options
 from loadgen.cli.plans import make_plan
-from loadgen.cli.run import check_flags, measure_run
+from loadgen.cli.run import check_flags
+from loadgen.cli.several import make_folder, measure_one, plain_options, with_seed, write_document
 from loadgen.cli.signals import Interruption
-from loadgen.errors import EXIT_INVALID, EXIT_OK, RunFolderError, UsageError
+from loadgen.errors import EXIT_INVALID, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
     from loadgen.measure.sweep import SweepPoint
 
+DOCUMENT = "sweep.json"
 MAX_POINTS = 200
 
 
@@ -57,7 +57,7 @@ def parse_rates(text: str) -> list[float]:
 
 @takes_options
 def sweep(ctx: typer.Context, options: SweepOptions) -> None:
-    """Measure one run per rate: latency against throughput, and where the server saturates."""
+    """Measure each rate: latency against throughput, the knee, and where the server saturates."""
     from loadgen.measure.sweep import SweepPoint
 
     if options.rates is None:
@@ -66,24 +66,25 @@ def sweep(ctx: typer.Context, options: SweepOptions) -> None:
         raise UsageError("--rates takes the place of --rate, --trace and --concurrency")
     rates = parse_rates(options.rates)
     check_flags(options)
-    single = {item.name: getattr(options, item.name) for item in fields(RunOptions)}
-    base = RunOptions(**single)
-    plans = {rate: make_plan(replace(base, rate=rate)) for rate in rates}
-    folder = make_folder(options.out, "sweep" if options.name == "run" else options.name)
-    order = random.Random(options.seed).sample(rates, len(rates))  # so that drift is not taken for the rate
+    base = plain_options(options)
+    seeds = [with_seed(base, number) for number in range(options.repeat or 1)]
+    asked = [replace(one, rate=rate, name=f"rate-{rate:g}") for rate in rates for one in seeds]
+    plans = [make_plan(one) for one in asked]
+    folder = make_folder(options, "sweep")
+    # in random order, so that drift is not taken for the rate
+    order = random.Random(options.seed).sample(range(len(asked)), len(asked))
     points: list[SweepPoint] = []
     with Interruption() as interruption:
-        for rate in order:
-            one = replace(base, rate=rate, out=folder, name=f"rate-{rate:g}", json=False)
-            measured = measure_run(ctx, one, plans[rate], interruption)
+        for number in order:
+            one = replace(asked[number], out=folder)
+            measured = measure_one(ctx, one, interruption, plans[number])
             assert measured.summary is not None
-            points.append(SweepPoint.of(rate, measured.path.name, measured.summary))
-            write(folder, options, sorted(points, key=lambda point: point.rate_per_s))
+            assert one.rate is not None
+            points.append(SweepPoint.of(one.rate, measured.path.name, measured.summary))
+            write_document(folder, DOCUMENT, describe(points, options))
             if interruption.exit_code is not None:
                 break
-            interruption.stop.clear()  # set where a server of ours died: the next rate has a new one
-    points.sort(key=lambda point: point.rate_per_s)
-    document = describe(points)
+    document = describe(points, options)
     if options.json:
         typer.echo(json.dumps({**document, "folder": str(folder)}, allow_nan=False))
     else:
@@ -91,35 +92,23 @@ def sweep(ctx: typer.Context, options: SweepOptions) -> None:
 
         from reports.sweep import print_sweep
 
-        print_sweep(document, str(folder), Console())
+        print_sweep(document, str(folder), Console(), wide=options.wide)
     valid = all(point.status == "valid" for point in points)
     raise typer.Exit(interruption.exit_code or (EXIT_OK if valid else EXIT_INVALID))
 
 
-def make_folder(out: Path, name: str) -> Path:
-    """Make `<out>/<UTC time>-<name>/`, which will hold one run folder a point."""
-    path = out / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{name}"
-    try:
-        path.mkdir(parents=True)
-    except OSError as exc:
-        raise RunFolderError(f"cannot make {path}: {exc.strerror}; choose a place with --out") from exc
-    return path
+def describe(points: list[SweepPoint], options: SweepOptions) -> dict[str, Any]:
+    """The content of sweep.json: a point a rate, whatever the number of its runs."""
+    from loadgen.measure.sweep import SWEEP_SCHEMA_VERSION, SweepPoint, find_knee, find_saturation
 
-
-def describe(points: list[SweepPoint]) -> dict[str, Any]:
-    """The content of sweep.json."""
-    from loadgen.measure.sweep import SWEEP_SCHEMA_VERSION, find_saturation
-
-    saturation = find_saturation(points)
+    rates = sorted({point.rate_per_s for point in points})
+    merged = [SweepPoint.of_replicates([p for p in points if p.rate_per_s == rate]) for rate in rates]
+    saturation, knee = find_saturation(merged), find_knee(merged)
     return {
         "schema_version": SWEEP_SCHEMA_VERSION,
+        "rates": options.rates,
+        "repeat": options.repeat or 1,
         "saturation": {**asdict(saturation), "sentence": saturation.sentence()},
-        "points": [asdict(point) for point in points],
+        "knee": knee and {**asdict(knee), "sentence": knee.sentence()},
+        "points": [asdict(point) for point in merged],
     }
-
-
-def write(folder: Path, options: SweepOptions, points: list[SweepPoint]) -> None:
-    """Write sweep.json after every point: a sweep that is cut short keeps what it has."""
-    from loadgen.store import write_json
-
-    write_json(folder / "sweep.json", {**describe(points), "rates": options.rates})

@@ -2,22 +2,30 @@
 
 Reads the summaries of finished runs; computes no latency of its own. Saturation is told by the backlog: the
 highest rate at which it did not grow, and the lowest at which it did. Rates between the two are undecided.
+The knee is where throughput / latency, Kleinrock's power (1979), is largest: beyond it latency is paid for
+little more throughput. Where a rate has several runs, a point stands for all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
+from loadgen.stats.replicates import over_runs
+
 SWEEP_SCHEMA_VERSION = 1
-STATISTICS = ("p50", "p90", "p99")
+STATISTICS = ("mean", "p50", "p90", "p99")
 METRICS = ("ttft_s", "itl_s", "tpot_s", "e2e_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPoint:
-    """One rate: what was asked, what came of it. latency: metric -> statistic -> seconds, None unknown."""
+    """One rate: what was asked, what came of it. latency: metric -> statistic -> seconds, None unknown.
+
+    intervals: of one run, or over the runs where there are several.
+    """
 
     rate_per_s: float
     folder: str
@@ -31,6 +39,7 @@ class SweepPoint:
     failed: int
     latency: dict[str, dict[str, float | None]]
     intervals: dict[str, dict[str, list[float] | None]]
+    runs: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, rate_per_s: float, folder: str, summary: dict[str, Any]) -> SweepPoint:
@@ -49,7 +58,46 @@ class SweepPoint:
             failed=summary["counts"]["failed"],
             latency={name: {s: metrics[name].get(s) for s in STATISTICS} for name in METRICS},
             intervals={name: dict(metrics[name].get("ci") or {}) for name in METRICS},
+            runs=(folder,),
         )
+
+    @classmethod
+    def of_replicates(cls, points: Sequence[SweepPoint]) -> SweepPoint:
+        """Merge the runs of one rate: geometric means, intervals over the valid runs."""
+        if len(points) == 1:
+            return points[0]
+        valid = [point for point in points if point.status == "valid"] or list(points)
+        over = {
+            name: {s: over_runs(_known(p.latency[name][s] for p in valid)) for s in STATISTICS}
+            for name in METRICS
+        }
+        return cls(
+            rate_per_s=points[0].rate_per_s,
+            folder=points[0].folder,
+            status="valid" if all(point.status == "valid" for point in points) else "invalid",
+            reasons=tuple(sorted({reason for point in points for reason in point.reasons})),
+            is_stable=all(point.is_stable for point in valid),
+            offered_per_s=_mean(p.offered_per_s for p in valid),
+            ok_per_s=_mean(p.ok_per_s for p in valid),
+            output_tokens_per_s=_mean(p.output_tokens_per_s for p in valid),
+            goodput_per_s=_mean(p.goodput_per_s for p in valid),
+            failed=sum(point.failed for point in points),
+            latency={n: {s: f.value if f else None for s, f in found.items()} for n, found in over.items()},
+            intervals={
+                n: {s: list(f.interval) if f and f.interval else None for s, f in found.items()}
+                for n, found in over.items()
+            },
+            runs=tuple(run for point in points for run in point.runs),
+        )
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = _known(values)
+    return fmean(known) if known else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,3 +130,29 @@ def find_saturation(points: Sequence[SweepPoint]) -> Saturation:
         if p.is_stable and (first_unstable is None or p.rate_per_s < first_unstable)
     ]
     return Saturation(stable_per_s=stable[-1] if stable else None, unstable_per_s=first_unstable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knee:
+    """The rate with the most throughput per latency. is_at_end: no rate was measured beyond it."""
+
+    rate_per_s: float
+    is_at_end: bool
+
+    def sentence(self) -> str:
+        """The finding in words."""
+        where = ", the end of the rates measured" if self.is_at_end else ""
+        return f"knee at {self.rate_per_s:g} requests/s{where} (most throughput per mean latency)"
+
+
+def find_knee(points: Sequence[SweepPoint]) -> Knee | None:
+    """Find the valid point with the largest ok requests per second over mean E2E; None below three points."""
+    powers = sorted(
+        (point.rate_per_s, point.ok_per_s / mean)
+        for point in points
+        if point.status == "valid" and point.ok_per_s is not None and (mean := point.latency["e2e_s"]["mean"])
+    )
+    if len(powers) < 3:
+        return None
+    best = max(range(len(powers)), key=lambda i: powers[i][1])
+    return Knee(rate_per_s=powers[best][0], is_at_end=best in (0, len(powers) - 1))
