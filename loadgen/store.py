@@ -281,6 +281,13 @@ class Run:
         path = self.path / "engine_steps.parquet"
         return pq.read_table(path) if path.exists() else None
 
+    def engine_request_rows(self) -> pa.Table | None:
+        """engine_requests.parquet as an Arrow table; None where the engine kept no account of requests."""
+        import pyarrow.parquet as pq
+
+        path = self.path / "engine_requests.parquet"
+        return pq.read_table(path) if path.exists() else None
+
     def server_rows(self) -> pa.Table | None:
         """server.parquet as an Arrow table (t_ns, name, value); None where the target was not watched."""
         import pyarrow.parquet as pq

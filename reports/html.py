@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reports import facts, words
+from reports.causes import METRICS, cause_table, tail_sentences
 from reports.figure_spec import draw_all
 from reports.figures import FIGURES
 from reports.pages import data_link, page_template, template_text
@@ -63,6 +64,9 @@ def render_run(run: Run) -> str:
         statistics=STATISTICS,
         rows=latency_rows(summary["metrics"]),
         figures=draw_all(FIGURES, subject),
+        causes=cause_table(summary),
+        cause_metrics=tuple(METRICS.values()),
+        tails=tail_sentences(summary),
         slowest=_slowest(subject),
         parts_of_run=part_tables(summary.get("groups") or {}),
         dialects=[

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reports import words
+from reports.causes import tail_sentences
 from reports.live import LiveView
 from reports.quantities import choose_time_unit, format_count, format_in, format_time, sparkline
 from reports.subject import Subject
@@ -40,6 +41,7 @@ def print_summary(run: Run, console: Console, *, wide: bool = False) -> None:
     console.print(_rates(summary))
     console.print()
     console.print(_latency_table(summary["metrics"], WIDE_STATISTICS if wide else STATISTICS, wide))
+    _print_causes(summary, console)
     _print_shapes(subject, console)
     _print_failures(run, summary, console)
     _print_context(run, summary, console)
@@ -90,6 +92,20 @@ def _latency_table(metrics: Mapping[str, Any], statistics: tuple[str, ...], wide
         style = "dim" if name in ("send_lag_s", "recv_lag_s") else ""
         table.add_row(f"  {label}", unit.name, *cells, format_count(metric.get("n", 0)), style=style)
     return table
+
+
+def _print_causes(summary: words.Json, console: Console) -> None:
+    sentences = tail_sentences(summary)
+    if not sentences:
+        return
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(width=10, no_wrap=True)
+    grid.add_column()
+    for label, sentence in sentences:
+        grid.add_row(Text(f"  {label}", style="bold"), Text(sentence))
+    console.print()
+    _print_indented(console, Text("what sets the slowest 1 % apart", style="dim"))
+    console.print(grid)
 
 
 def _print_shapes(subject: Subject, console: Console) -> None:

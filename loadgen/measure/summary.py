@@ -12,6 +12,7 @@ import numpy as np
 
 from loadgen.measure import verdict as checks
 from loadgen.measure.arrivals import Arrivals, judge_arrivals
+from loadgen.measure.attribution import attribute
 from loadgen.measure.columns import Floats, Window
 from loadgen.measure.dialects import read_log, speak
 from loadgen.measure.fluidity import deadlines_of, describe_fluidity
@@ -71,6 +72,7 @@ def summarize_measured(run: Run, measured: Measured, options: MeasureOptions) ->
         "arrivals": arrivals.to_json(),
         "stamps": describe_stamps(measured),
         "engine": describe_engine(run, window),
+        "attribution": attribute(run, measured),
         "dialects": speak(read_log(measured.columns, measured.events.gaps)),
         "server": describe_server(run, measured.columns),
     }
