@@ -204,7 +204,7 @@ def _read_body(response: Response, endpoint: Endpoint, answer: _Answer) -> None:
     if not response.is_complete and not response.is_until_close:
         return
     try:
-        answer.take(endpoint.interpret_body(b"".join(piece for piece, _ in response.body)))
+        answer.take(endpoint.interpret(b"".join(piece for piece, _ in response.body)))
     except EndpointDataError as exc:
         if response.is_complete:
             answer.malformed = str(exc)

@@ -168,7 +168,7 @@ class Prober:
             elif "event-stream" in answer.content_type:
                 answer.facts = _event_facts(pieces, endpoint)
             else:
-                answer.facts = [endpoint.interpret_body(answer.body)]
+                answer.facts = [endpoint.interpret(answer.body)]
         except EndpointDataError as exc:
             answer.error = str(exc)
         for fact in answer.facts:

@@ -291,7 +291,8 @@ class RunOptions:
         ),
     ] = "auto"
     field: Annotated[
-        list[str], _flag("Further field of each request: NAME=JSON; may be repeated.", TARGET)
+        list[str],
+        _flag("Further field of each request; may be repeated.", TARGET, metavar="NAME=JSON"),
     ] = ()  # type: ignore[assignment]
     scrape_interval: Annotated[
         float, _duration("How often the target's metrics are read; 0 for never.", TARGET, "1s")

@@ -89,7 +89,4 @@ class Endpoint(Protocol):
         """Render a request for exactly `output_tokens` tokens; the same arguments give the same bytes."""
 
     def interpret(self, data: bytes) -> ChunkFacts:
-        """Read one event of a stream. Raises EndpointDataError."""
-
-    def interpret_body(self, body: bytes) -> ChunkFacts:
-        """Read an answer that was not streamed. Raises EndpointDataError."""
+        """Read one event of a stream, or an answer that was not streamed. Raises EndpointDataError."""

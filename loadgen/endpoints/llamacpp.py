@@ -68,6 +68,3 @@ class LlamaCppCompletion:
             finish_reason=(reason(answer.get("stop_type")) or "stop") if is_last else None,
             usage=stated,
         )
-
-    def interpret_body(self, body: bytes) -> ChunkFacts:
-        return self.interpret(body)

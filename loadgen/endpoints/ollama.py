@@ -49,6 +49,3 @@ class OllamaGenerate:
             finish_reason=(reason(answer.get("done_reason")) or "stop") if is_last else None,
             usage=usage(answer.get("prompt_eval_count"), answer.get("eval_count")),
         )
-
-    def interpret_body(self, body: bytes) -> ChunkFacts:
-        return self.interpret(body)

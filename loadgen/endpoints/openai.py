@@ -100,9 +100,6 @@ class _OpenAi:
             return _untyped_facts(data)
         return _typed_facts(chunk)
 
-    def interpret_body(self, body: bytes) -> ChunkFacts:
-        return self.interpret(body)
-
     def _fields_after_prompt(self) -> bytes:
         after: dict[str, str] = {"temperature": "0"}
         if self.ignore_eos:

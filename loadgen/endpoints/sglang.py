@@ -49,6 +49,3 @@ class SglangGenerate:
             finish_reason=reason(meta.get("finish_reason")),
             usage=usage(meta.get("prompt_tokens"), meta.get("completion_tokens"), meta.get("cached_tokens")),
         )
-
-    def interpret_body(self, body: bytes) -> ChunkFacts:
-        return self.interpret(body)

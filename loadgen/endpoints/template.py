@@ -94,9 +94,6 @@ class Template(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             ),
         )
 
-    def interpret_body(self, body: bytes) -> ChunkFacts:
-        return self.interpret(body)
-
 
 def load_template(file: Path, model: str | None) -> Template:
     """Read a template for one model; UsageError says in one line what is wrong with it."""

@@ -43,6 +43,3 @@ class TgiGenerate:
             finish_reason=reason(details.get("finish_reason")),
             usage=usage(details.get("input_length"), details.get("generated_tokens")),
         )
-
-    def interpret_body(self, body: bytes) -> ChunkFacts:
-        return self.interpret(body)

@@ -207,5 +207,5 @@ def test_what_is_no_event_of_the_api_is_an_error(endpoint: Endpoint, data: bytes
 
 
 def test_a_body_that_was_not_streamed() -> None:
-    facts = SglangGenerate().interpret_body(json.dumps(sglang_event("a b", 2, "stop")).encode())
+    facts = SglangGenerate().interpret(json.dumps(sglang_event("a b", 2, "stop")).encode())
     assert (facts.finish_reason, facts.usage) == ("stop", Usage(9, 2, 4))
