@@ -15,7 +15,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -85,12 +85,19 @@ class ServerProcess:
         self.facts = json.loads(said)
         return self.facts
 
-    def wait_answers(self, url: str, timeout_s: float, stop: threading.Event | None = None) -> None:
+    def wait_answers(
+        self,
+        url: str,
+        timeout_s: float,
+        *,
+        headers: Mapping[str, str] | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:
         """Block until a GET of `url` is answered with a status below 400, or `stop` is set."""
         import httpx
 
         deadline = time.monotonic() + timeout_s
-        with httpx.Client(timeout=2.0, verify=False, trust_env=False) as client:
+        with httpx.Client(headers=headers, timeout=2.0, verify=False, trust_env=False) as client:
             while stop is None or not stop.is_set():
                 if not self.is_alive():
                     raise TargetError(

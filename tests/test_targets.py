@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.cli.opened import OpenedTarget
+from loadgen.cli.options import RunOptions
+from loadgen.endpoints.openai import Chat
+from loadgen.preflight import Preflight
 from tests.loadgen.test_preflight import MODELS, Routes, completions, server
 from tests.test_main_job import bench, only_run
 
@@ -38,6 +42,22 @@ def test_two_targets_share_the_load_and_their_preflight_is_kept(tmp_path: Path) 
     assert target["urls"] == [a, b]
     assert {"what": "api", "found": "completions", "meaning": ""} in target["preflight"]
     assert f"target {a}, {b}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("metrics_url", "is_sent"),
+    [(None, True), ("http://127.0.0.1:7/stats", True), ("http://127.0.0.1:8/metrics", False)],
+)
+def test_a_key_goes_to_no_other_server(metrics_url: str | None, is_sent: bool) -> None:
+    preflight = Preflight(
+        api="chat", endpoint=Chat(), model="m", prompt_offset=0, context_tokens=None, findings=()
+    )
+    target = OpenedTarget(
+        urls=("http://127.0.0.1:7",), headers={"Authorization": f"Bearer {KEY}"}, preflight=preflight
+    )
+    telemetry = target.telemetry(RunOptions(metrics_url=metrics_url))
+    assert telemetry is not None
+    assert (KEY in telemetry._client.headers.get("authorization", "")) is is_sent
 
 
 def test_targets_that_are_not_alike_are_refused(tmp_path: Path) -> None:

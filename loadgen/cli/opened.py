@@ -78,13 +78,15 @@ class OpenedTarget:
 
         if not options.scrape_interval:
             return None
-        pages = (
-            (options.metrics_url,) if options.metrics_url else tuple(f"{url}/metrics" for url in self.urls)
-        )
+        own = () if self.is_reference_engine else tuple(f"{url}/metrics" for url in self.urls)
+        pages = (options.metrics_url,) if options.metrics_url else own
         is_here = urlsplit(self.url).hostname in ("127.0.0.1", "localhost", "::1")
+        is_elsewhere = any(
+            urlsplit(page).netloc not in {urlsplit(u).netloc for u in self.urls} for page in pages
+        )
         return Telemetry(
-            () if self.is_reference_engine else pages,
-            headers=self.headers,
+            pages,
+            headers={} if is_elsewhere else self.headers,  # a key goes to nobody but its server
             interval_s=options.scrape_interval,
             pid=self.server.pid if self.server else None,
             gpus=open_gpus() if is_here else None,
@@ -243,7 +245,9 @@ def _started(
     try:
         with process as server:
             try:
-                server.wait_answers(options.ready_url, options.ready_timeout, stop)
+                server.wait_answers(
+                    options.ready_url, options.ready_timeout, headers=dict(headers), stop=stop
+                )
             except TargetError as exc:  # the run folder goes, for nothing was sent
                 log = log.rename(folder.with_name(f"{folder.name}.server.log"))
                 raise TargetError(redact(f"{exc}; all of it: {log}", secrets)) from None

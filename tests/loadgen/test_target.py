@@ -136,7 +136,7 @@ def test_waiting_ends_when_it_is_to_stop(tmp_path: Path) -> None:
     stop = threading.Event()
     stop.set()
     with ServerProcess(python("time.sleep(60)"), log=tmp_path / "log") as server:
-        server.wait_answers(f"http://127.0.0.1:{free_port()}/", 60.0, stop)
+        server.wait_answers(f"http://127.0.0.1:{free_port()}/", 60.0, stop=stop)
         assert server.is_alive()
 
 
