@@ -31,6 +31,13 @@ PROFILE_SCHEMA_VERSION = 1
 Loads = Mapping[str, NDArray[np.int64]]  # many loads: a column for each field of Load, a value a step
 
 
+def features(load: Load) -> NDArray[np.int64]:
+    """Return how often each coefficient of Weights counts, in the order of its fields, then copied blocks."""
+    decodes, context, prompts, tokens, pairs, copies = load
+    has_work, is_mixed = decodes + prompts > 0, decodes > 0 and prompts > 0
+    return np.array([has_work, decodes, context, prompts, tokens, pairs, is_mixed, copies], np.int64)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
     """Picoseconds for each unit of a load. mixed: once, where decodes and prompts share a step."""
@@ -42,6 +49,10 @@ class Weights:
     per_token: int = 0
     per_pair: int = 0
     mixed: int = 0
+
+    def as_vector(self) -> NDArray[np.int64]:
+        """Return the prices of the features of a load, in their order; copies of blocks have none."""
+        return np.array([*(getattr(self, item.name) for item in fields(self)), 0], np.int64)
 
     def cost_ps(self, load: Load) -> int:
         cost = self.base + self.per_decode * load.decode_seqs + self.per_context * load.decode_context
@@ -128,7 +139,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def parse_cost(text: str) -> Profile:
-    """Read `affine(...)`, `roofline(...)`, the name of a shipped profile or the path of a profile file.
+    """Read `affine(...)`, `roofline(...)`, the name of a shipped profile, or the path of a profile or a run.
 
     base, per_seq, per_token, per_context and per_pair carry units of time; per_seq counts every request in
     the step. roofline is max(base + per_context, per_seq + per_token + per_pair). ConfigError says what is
@@ -169,15 +180,19 @@ def shipped_profiles() -> list[str]:
 
 
 def load_profile(name: str) -> Profile:
-    """Read a shipped profile by name, or any by path; ConfigError says what is wrong with it."""
+    """Read a shipped profile by name, a file by path, or fit one to the run folder at a path."""
+    if Path(name).is_dir():
+        from reference_engine.fit import fit_folder
+
+        return fit_folder(Path(name))
     path = PROFILES / f"{name}.json" if name in shipped_profiles() else Path(name)
     try:
         profile = msgspec.json.decode(path.read_bytes(), type=Profile)
     except OSError as error:
         known = ", ".join(shipped_profiles())
         raise ConfigError(
-            f"cost {name!r} is not affine(...), not roofline(...), no shipped profile ({known}) and no file"
-            f" that can be read: {error.strerror}"
+            f"cost {name!r} is not affine(...), not roofline(...), no shipped profile ({known}), no run"
+            f" folder and no file that can be read: {error.strerror}"
         ) from error
     except msgspec.DecodeError as error:
         raise ConfigError(f"{path} is not a profile: {error}") from error

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from reference_engine.accounting import Account, Accountant
 from reference_engine.config import EngineConfig
+from reference_engine.cost import features
 from reference_engine.door import Door, TurnedAwayError
 from reference_engine.invariants import InvariantChecker
 from reference_engine.metrics import EngineCounters, EngineStatus
@@ -40,6 +42,7 @@ class Engine:
         self.log = StepLog()
         self.counters = EngineCounters()
         self._door = Door(config.door)
+        self._accountant = Accountant(scheduler.policy, scheduler.state, features)
         self._checker = InvariantChecker(scheduler) if config.check_invariants else None
 
     @property
@@ -56,11 +59,13 @@ class Engine:
             self.counters.refused += 1
             raise
         self.scheduler.add(sequence)
+        self._accountant.arrive(sequence, sequence.arrived_ns)
 
     def cancel(self, sequence: Sequence, reason: FinishReason = FinishReason.CANCELLED) -> None:
         """Drop a request at once; its blocks are free before the next step."""
         if sequence.finish_reason is None:
             self.scheduler.cancel(sequence, reason)
+            self._accountant.drop(sequence)
             self._record(sequence, self.clock_ns())
 
     def drop_expired(self) -> list[Sequence]:
@@ -87,7 +92,7 @@ class Engine:
         """Run one step and return the tokens it emitted."""
         start_ns = self.clock_ns()
         plan = self.scheduler.schedule()
-        load = plan.load()
+        load = self._accountant.decide(plan, start_ns)
         token_ids = self.executor.execute(plan) if plan.scheduled else []
         return self._postprocess(plan, load, token_ids, start_ns)
 
@@ -100,11 +105,12 @@ class Engine:
                 counters.cached_tokens += sequence.num_cached
         emissions = self.scheduler.postprocess(plan, token_ids)
         end_ns = self.clock_ns()
+        self._accountant.finish(plan, end_ns)
         for sequence, _, reason in emissions:
             if sequence.first_token_ns is None:
                 sequence.first_token_ns = end_ns
             if reason is not None:
-                self._record(sequence, end_ns)
+                self._record(sequence, end_ns, self._accountant.close(sequence))
         counters.steps += 1
         counters.prompt_tokens += plan.num_prefill_tokens
         counters.output_tokens += len(emissions)
@@ -131,8 +137,9 @@ class Engine:
             self._checker.check(plan)
         return emissions
 
-    def _record(self, sequence: Sequence, end_ns: int) -> None:
+    def _record(self, sequence: Sequence, end_ns: int, account: Account | None = None) -> None:
         sequence.finished_ns = end_ns
         reason = str(sequence.finish_reason)
         self.counters.finished[reason] = self.counters.finished.get(reason, 0) + 1
         self.log.requests.append(RequestRow.of(sequence))
+        self.log.accounts.append(account)

@@ -12,6 +12,7 @@ import gc
 import os
 import signal
 import socket
+import sys
 import time
 from pathlib import Path
 
@@ -33,9 +34,11 @@ from reference_engine.channel import (
     ToEngine,
     pack_tokens,
 )
-from reference_engine.config import EngineConfig
+from reference_engine.config import ConfigError, EngineConfig
+from reference_engine.cost import Weights
 from reference_engine.door import TurnedAwayError
 from reference_engine.engine import Engine
+from reference_engine.fit import fit_account, fit_profile
 from reference_engine.policies import make_policy
 from reference_engine.scheduler import Scheduler, UnservableError
 from reference_engine.sequence import Sampling, Sequence
@@ -65,8 +68,9 @@ def build_engine(config: EngineConfig) -> Engine:
     return Engine(config, scheduler, executor, time.monotonic_ns)
 
 
-def log_metadata(config: EngineConfig) -> dict[str, str]:
-    return {"block_tokens": str(config.block_tokens), "config": msgspec.json.encode(config).decode()}
+def log_metadata(config: EngineConfig, weights: Weights | None = None) -> dict[str, str]:
+    facts = {"block_tokens": str(config.block_tokens), "config": msgspec.json.encode(config).decode()}
+    return facts if weights is None else facts | {"cost": msgspec.json.encode(weights).decode()}
 
 
 class EngineLoop:
@@ -152,12 +156,23 @@ class EngineLoop:
             self._sequences[message.handle] = sequence
 
 
+def save_profile(engine: Engine, path: Path) -> None:
+    """Write what the engine's steps cost, for simulations; say why where they do not tell."""
+    try:
+        profile = fit_profile(engine.log.steps(), engine.config, path.stem)
+    except ConfigError as error:
+        print(f"reference_engine: no profile: {error}", file=sys.stderr)
+        return
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(profile), indent=2) + b"\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="reference_engine.engine_process")
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--config", required=True)
     parser.add_argument("--pin", type=int)
     parser.add_argument("--log-dir", type=Path)
+    parser.add_argument("--profile-out", type=Path)
     args = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -174,7 +189,10 @@ def main() -> None:
         EngineLoop(engine, end).run()
     finally:
         if args.log_dir is not None:
-            write_logs(engine.log, args.log_dir, log_metadata(config))
+            weights = fit_account(engine.log.steps())
+            write_logs(engine.log, args.log_dir, log_metadata(config, weights), weights)
+        if args.profile_out is not None:
+            save_profile(engine, args.profile_out)
 
 
 if __name__ == "__main__":

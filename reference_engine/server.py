@@ -55,6 +55,7 @@ def parse_args(argv: Seq[str] | None) -> argparse.Namespace:
     parser.add_argument("--check-invariants", action="store_true", help="assert them after every step")
     parser.add_argument("--pin-engine", type=int, metavar="CPU", help="run the engine on this processor only")
     parser.add_argument("--log-dir", type=Path, help="write the step and request logs here on exit")
+    parser.add_argument("--profile-out", type=Path, help="write a cost model of the steps here on exit")
     parser.add_argument("--ready-fd", type=int, metavar="FD", help="write one JSON line here when ready")
     parser.add_argument("--drain-timeout", type=float, default=10.0, metavar="S")
     add_door(parser)
@@ -139,6 +140,8 @@ def start_engine(
         command += ["--pin", str(args.pin_engine)]
     if args.log_dir is not None:
         command += ["--log-dir", str(args.log_dir)]
+    if args.profile_out is not None:
+        command += ["--profile-out", str(args.profile_out)]
     threads = str(config.threads)
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     with theirs:

@@ -10,13 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reference_engine.accounting import Account, split_ns
+from reference_engine.accounting import Account
 from reference_engine.cost import PS_PER_NS, CostModel
 from reference_engine.executors.simulated import to_ns
 from reference_engine.scheduler import Scheduler
 from reference_engine.sequence import Sequence
 from reference_engine.step import Load
-from reference_engine.steplog import REQUESTS_FILE, STEPS_FILE, RequestRow, requests_table, steps_table
+from reference_engine.steplog import (
+    REQUESTS_FILE,
+    STEPS_FILE,
+    RequestRow,
+    requests_table,
+    split_accounts,
+    steps_table,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -174,7 +181,7 @@ class RequestLog:
         """Write the requests since the last piece."""
         import pyarrow.parquet as pq
 
-        table = requests_table(self._rows, self._metadata, [split_account(a) for a in self._accounts])
+        table = requests_table(self._rows, self._metadata, split_accounts(self._accounts, int, PS_PER_NS))
         if self._writer is None:
             self._writer = pq.ParquetWriter(self._path, table.schema)
         self._writer.write_table(table)
@@ -186,13 +193,6 @@ class RequestLog:
         self.flush()
         assert self._writer is not None
         self._writer.close()
-
-
-def split_account(account: Account) -> list[int]:
-    """Return nanoseconds by bucket, of the whole time and then of that to the first token."""
-    assert account.first is not None
-    whole = split_ns(account.spent(), int, PS_PER_NS)
-    return whole + split_ns(account.first, int, PS_PER_NS)
 
 
 def open_logs(folder: Path, cost: CostModel, metadata: dict[str, str]) -> tuple[StepRows, RequestLog]:

@@ -7,7 +7,7 @@ a row costs about a microsecond; turning rows into a table happens outside the s
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reference_engine.accounting import BUCKETS
-from reference_engine.cost import PS_PER_NS, CostModel
+from reference_engine.accounting import BUCKETS, Account, split_ns
+from reference_engine.cost import PS_PER_NS, CostModel, Weights
 from reference_engine.sequence import Sequence
 from reference_engine.step import Load
 
@@ -88,6 +88,7 @@ class StepLog:
         self._capacity = capacity
         self.num_steps = 0
         self.requests: deque[RequestRow] = deque(maxlen=1 << 18)
+        self.accounts: deque[Account | None] = deque(maxlen=1 << 18)  # of the same requests
 
     def add(self, *values: int) -> None:
         """Append a step: the columns after `step`, in order."""
@@ -142,10 +143,31 @@ def requests_table(
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def write_logs(log: StepLog, folder: Path, metadata: Mapping[str, str]) -> None:
-    """Write both logs as Parquet into `folder`, which is made where it is missing."""
+def split_accounts(
+    accounts: Iterable[Account | None], price: Callable[[Any], int], ticks_per_ns: int
+) -> list[list[int] | None]:
+    """Return nanoseconds by BUCKET_COLUMNS of each request; None for one that was cancelled."""
+    return [
+        None
+        if account is None or account.first is None
+        else split_ns(account.spent(), price, ticks_per_ns) + split_ns(account.first, price, ticks_per_ns)
+        for account in accounts
+    ]
+
+
+def write_logs(
+    log: StepLog, folder: Path, metadata: Mapping[str, str], weights: Weights | None = None
+) -> None:
+    """Write both logs as Parquet into `folder`, which is made where it is missing.
+
+    weights: of the features that the accounts are kept in; without, no time is attributed.
+    """
     import pyarrow.parquet as pq
 
     folder.mkdir(parents=True, exist_ok=True)
-    pq.write_table(steps_table(log.steps(), metadata), folder / STEPS_FILE)
-    pq.write_table(requests_table(list(log.requests), metadata), folder / REQUESTS_FILE)
+    cost, buckets = None, None
+    if weights is not None:
+        cost, coefficients = CostModel(work=weights), weights.as_vector()
+        buckets = split_accounts(log.accounts, lambda work: int(work @ coefficients) // PS_PER_NS, 1)
+    pq.write_table(steps_table(log.steps(), metadata, cost), folder / STEPS_FILE)
+    pq.write_table(requests_table(list(log.requests), metadata, buckets), folder / REQUESTS_FILE)

@@ -10,11 +10,12 @@ from numpy.typing import ArrayLike, NDArray
 from loadgen.drive.dispatch import ClosedSchedule, OpenSchedule, split_plan
 from reference_engine.accounting import BUCKETS, Account
 from reference_engine.config import EngineConfig
-from reference_engine.cost import parse_cost
+from reference_engine.cost import PS_PER_NS, parse_cost
 from reference_engine.executors.simulated import to_ns
 from reference_engine.sequence import Sequence
 from reference_engine.simulate import Failure, Patience, Simulation
-from reference_engine.simulation_log import StepRows, split_account
+from reference_engine.simulation_log import StepRows
+from reference_engine.steplog import split_accounts
 from workloads.plan import Plan
 
 AFFINE = "affine(base=8ms,per_seq=0.25ms)"
@@ -39,7 +40,9 @@ class Outcomes:
 
     def completed(self, sequence: Sequence, account: Account) -> None:
         self.stamps_ns[sequence.handle] = [to_ns(stamp) for stamp in account.stamps]
-        self.buckets[sequence.handle] = split_account(account)
+        (split,) = split_accounts([account], int, PS_PER_NS)
+        assert split is not None
+        self.buckets[sequence.handle] = split
         self.preemptions[sequence.handle] = sequence.num_preemptions
         self.recomputed[sequence.handle] = sequence.num_recomputed
 
