@@ -10,10 +10,13 @@ import os
 from pathlib import Path
 
 LOG_FILES = ("engine_steps.parquet", "engine_requests.parquet")
+INSTANTS = frozenset(
+    ("start_ns", "end_ns", "arrived_ns", "enqueued_ns", "first_scheduled_ns", "first_token_ns", "finished_ns")
+)
 
 
 def rebase_engine_logs(folder: Path, epoch_ns: int) -> None:
-    """Subtract `epoch_ns` from every `_ns` column of the engine logs, once; without logs do nothing."""
+    """Subtract `epoch_ns` from every instant in the engine logs, once; without logs do nothing."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -26,7 +29,7 @@ def rebase_engine_logs(folder: Path, epoch_ns: int) -> None:
         if b"epoch_ns" in metadata:
             continue
         for position, name in enumerate(table.column_names):
-            if name.endswith("_ns"):
+            if name in INSTANTS:
                 table = table.set_column(
                     position, name, pc.subtract(table[name], pa.scalar(epoch_ns, pa.int64()))
                 )

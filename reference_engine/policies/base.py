@@ -119,7 +119,7 @@ class Budget(Protocol):
         ...
 
     def chunk(self, sequence: Sequence, budget: int, state: State) -> int:
-        """Return the tokens that `sequence` may compute with `budget` left: 1 for a decode, 0 for none now."""
+        """Return the tokens that `sequence` may compute with `budget` left; 1 for a decode, 0 for none."""
         ...
 
 
