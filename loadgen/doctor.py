@@ -7,6 +7,7 @@ rows of a real drive are held against that log. It says nothing about networks o
 
 from __future__ import annotations
 
+import select
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from loadgen.clock import RealtimeOffset
 from loadgen.drive import DriveConfig, WorkerStats, drive
 from loadgen.drive.limits import count_ports, raise_descriptor_limit, usable_cpus
 from loadgen.environment import describe_environment
+from loadgen.errors import BenchError
 from loadgen.golden.judge import JUDGED_COLUMNS, ClientErrors, judge, quantile_ms
 from loadgen.golden.process import GOLDEN, Int64, ServerProcess, start_server
 from loadgen.store import RunFolder, load
@@ -168,7 +170,12 @@ def try_planned(rate_per_s: float, output_tokens: int, stop: threading.Event) ->
 
 
 def start_golden() -> AbstractContextManager[ServerProcess]:
-    """Start the server that the client is held against, on a processor of its own where there are two."""
+    """Start the server that the client is held against, on a processor of its own where there are two.
+
+    Raises BenchError on a system that the server cannot run on.
+    """
+    if not hasattr(select, "epoll"):
+        raise BenchError("the known server needs Linux (epoll): nothing but the limits can be told here")
     cpus = usable_cpus()
     flags = ["--ttft-ms", f"{TTFT_MS}", "--gap-ms", f"{GAP_MS}"]
     return start_server(GOLDEN, *flags, *(["--cpu", f"{cpus[0]}"] if len(cpus) > 1 else []))

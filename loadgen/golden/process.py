@@ -18,6 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.errors import BenchError
+
 Int64 = NDArray[np.int64]
 
 GOLDEN = "loadgen.golden.server"
@@ -90,7 +92,7 @@ class ServerProcess:
 def start_server(module: str, *flags: str, host: str = "127.0.0.1") -> Iterator[ServerProcess]:
     """Run `python -m module flags` until the block ends; it is ready when the block begins.
 
-    Raises RuntimeError where the server does not come up; what it had to say is on stderr.
+    Raises BenchError where the server does not come up; what it had to say is on stderr.
     """
     command = [sys.executable, "-m", module, "--host", host, *flags]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -99,7 +101,9 @@ def start_server(module: str, *flags: str, host: str = "127.0.0.1") -> Iterator[
             is_ready, _, _ = select.select([process.stdout], [], [], READY_TIMEOUT_S)
             line = process.stdout.readline() if is_ready else b""
             if not line:
-                raise RuntimeError(f"{module} did not start within {READY_TIMEOUT_S:g} s")
+                raise BenchError(
+                    f"{module} did not start within {READY_TIMEOUT_S:g} s; its words stand above"
+                )
             yield ServerProcess(host=host, port=json.loads(line)["port"], pid=process.pid)
         finally:
             process.kill()

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
+import select
 import subprocess
 import sys
 
 import pytest
 
 from loadgen.cli.doctor import conclusion
-from loadgen.doctor import Check, Step, check_clock, check_cpus, check_descriptors, check_pressure
+from loadgen.doctor import (
+    Check,
+    Step,
+    check_clock,
+    check_cpus,
+    check_descriptors,
+    check_pressure,
+    start_golden,
+)
+from loadgen.errors import BenchError
 
 BENCH = (sys.executable, "-c", "from loadgen.cli import main; main()")
 
@@ -106,3 +116,9 @@ def test_a_rate_that_cannot_be_is_refused(rate: str) -> None:
     done = subprocess.run([*BENCH, "doctor", "--rate", rate], stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
     assert "positive number" in done.stderr
+
+
+def test_a_system_without_the_known_server_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(select, "epoll")
+    with pytest.raises(BenchError, match="needs Linux"):
+        start_golden()

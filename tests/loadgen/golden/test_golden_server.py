@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from loadgen.errors import BenchError
 from loadgen.golden.process import GOLDEN, ServerProcess, start_server
 from tests.servers import FAULTY, NULL
 from tests.servers.faulty import FaultyServer
@@ -133,3 +134,8 @@ def test_faulty_server_logs_what_each_request_got() -> None:
         assert b"no luck" in post(connection, ASKED, "t-3")
         connection.close()
         assert json.loads(server.get("/log")) == [["t-3", "status_429"]]
+
+
+def test_a_server_that_does_not_come_up_is_an_error() -> None:
+    with pytest.raises(BenchError, match="did not start"), start_server(GOLDEN, "--no-such-flag"):
+        pass
