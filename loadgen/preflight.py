@@ -9,16 +9,15 @@ server does not say (usage, context length) is noted, not guessed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-import msgspec
-
 from loadgen.endpoints import ENDPOINTS
 from loadgen.endpoints.base import Endpoint, TokenEvents
 from loadgen.endpoints.template import load_template
+from loadgen.endpoints.variants import variants_of, with_fields
 from loadgen.errors import TargetError
 from loadgen.probing import TRY_TIMEOUT_S, Answer, Prober, excerpt, models_in, native_models
 from loadgen.prompt_lengths import CountTokens, CountWords, PromptLengths, find_lengths
@@ -212,7 +211,7 @@ class _Interview:
         complaints: list[str] = []
         for name, endpoint in candidates.items():
             tried: list[str] = []
-            for variant, refused in _variants(endpoint):
+            for variant, refused in variants_of(endpoint):
                 answer = self._prober.ask(variant, self._words[:SHORT_WORDS], 1, self._name)
                 self._refuse_wrong_key(answer, f"POST {endpoint.path}")
                 complaint = answer.complaint()
@@ -373,28 +372,6 @@ class _Interview:
 
 def _candidates(api: str) -> dict[str, Endpoint]:
     return dict(ENDPOINTS) if api == "auto" else {api: ENDPOINTS[api]}
-
-
-def with_fields(endpoint: Endpoint, **changes: Any) -> Endpoint:
-    """The endpoint with those of the changes that it has a field for."""
-    if isinstance(endpoint, msgspec.Struct):
-        known = {n: v for n, v in changes.items() if n in endpoint.__struct_fields__}
-        return msgspec.structs.replace(endpoint, **known)
-    known = {n: v for n, v in changes.items() if n in {f.name for f in fields(endpoint)}}  # type: ignore[arg-type]
-    return replace(endpoint, **known)  # type: ignore[type-var]
-
-
-def _variants(endpoint: Endpoint) -> list[tuple[Endpoint, str]]:
-    """The API as it is, then without the extensions that some servers refuse."""
-    variants = [(endpoint, "")]
-    for change, refused in (
-        ({"ignore_eos": False}, "ignore_eos"),
-        ({"ignore_eos": False, "include_usage": False}, "ignore_eos and stream_options"),
-    ):
-        variant = with_fields(endpoint, **change)
-        if variant != variants[-1][0]:
-            variants.append((variant, refused))
-    return variants
 
 
 def _knowing(endpoint: Endpoint, answer: Answer, count: TokenCount) -> Endpoint:

@@ -50,7 +50,7 @@ def test_two_targets_share_the_load_and_their_preflight_is_kept(tmp_path: Path) 
 )
 def test_a_key_goes_to_no_other_server(metrics_url: str | None, is_sent: bool) -> None:
     preflight = Preflight(
-        api="chat", endpoint=Chat(), model="m", prompt_offset=0, context_tokens=None, findings=()
+        api="chat", endpoint=Chat(), model="m", lengths=None, context_tokens=None, findings=()
     )
     target = OpenedTarget(
         urls=("http://127.0.0.1:7",), headers={"Authorization": f"Bearer {KEY}"}, preflight=preflight

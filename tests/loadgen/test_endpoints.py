@@ -14,7 +14,7 @@ from loadgen.endpoints import ENDPOINTS
 from loadgen.endpoints.base import ChunkFacts, EndpointDataError, TokenEvents, Usage
 from loadgen.endpoints.errors import error_text
 from loadgen.endpoints.openai import Chat, Completions, _untyped_facts
-from loadgen.preflight import with_fields
+from loadgen.endpoints.variants import with_fields
 from tests.loadgen.wire import NAMES, load_transcript
 
 CHAT, COMPLETIONS = Chat(), Completions()
