@@ -37,7 +37,7 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(tmp_path)
 
 
-# a port that refuses: a request that gets this far says so in its line, and the test sees it was no earlier check
+# a port that refuses: what gets this far says so in its line, and the test sees that no earlier check fired
 NOWHERE = ("--target", "http://127.0.0.1:9")
 
 
@@ -74,7 +74,9 @@ def test_a_wrong_flag_is_named(
     assert not list(tmp_path.rglob("manifest.json"))
 
 
-def test_a_bad_row_is_named_by_file_line_and_column(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_bad_row_is_named_by_file_line_and_column(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     trace = tmp_path / "bad.csv.gz"
     rows = ["TIMESTAMP,ContextTokens,GeneratedTokens", "2023-11-16 18:15:46.6805900,374,44"]
     rows += ["2023-11-16 18:15:50.9951690,many,109"]
@@ -90,7 +92,9 @@ def test_an_unwritable_output_folder_is_told(capsys: pytest.CaptureFixture[str],
     assert "cannot write a run folder" in line
 
 
-def test_a_target_that_refuses_connections_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_target_that_refuses_connections_is_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"

@@ -69,7 +69,7 @@ def test_what_is_written_is_read_back(
     valid_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     junit, markdown, shapes = tmp_path / "j.xml", tmp_path / "m.md", tmp_path / "ab"
-    files = ["--junit", junit, "--markdown", markdown, "--action-benchmark", shapes]
+    files: list[str | Path] = ["--junit", junit, "--markdown", markdown, "--action-benchmark", shapes]
     bench("check", valid_run.path, "--assert", PASSES, "--assert", FAILS, *files, "--json")
     decisions = [entry["decision"] for entry in json.loads(capsys.readouterr().out)["assertions"]]
     assert decisions == ["pass", "fail"]
