@@ -46,6 +46,10 @@ class Extent:
     exact_count: bool = False
     requests_per_arrival: float = 1.0
 
+    @property
+    def num_expected(self) -> float:
+        return self.num_requests or (self.rate_per_s or 0) * self.duration_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrivalProcess:

@@ -9,163 +9,173 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from workloads.arrivals import ArrivalProcess, Extent
+from workloads.arrivals import Extent, Rng, parse_arrival
 from workloads.errors import WorkloadError
-from workloads.laws import Law, to_tokens
-from workloads.lengths import sample_pairs
+from workloads.laws import to_tokens
+from workloads.lengths import parse_law, sample_pairs
 from workloads.limits import ContextLimit
-from workloads.plan import Plan
-from workloads.prefixes import BLOCK_TOKENS, Drawn, PrefixPool, no_prefix
-from workloads.sessions import SessionModel, SessionRows
+from workloads.plan import Plan, take_ragged
+from workloads.prefixes import BLOCK_TOKENS, no_prefix, parse_prefixes
+from workloads.replay import read_rows
+from workloads.sessions import SessionRows, parse_sessions
 from workloads.streams import Streams
-from workloads.texts import ESTIMATE, Texts
+from workloads.texts import ESTIMATE, read_texts
 
+if TYPE_CHECKING:
+    from workloads.spec import Workload
+
+MAX_REQUESTS = 100_000_000
 Ints = NDArray[np.int64]
-Pairs = Callable[[tuple[np.random.Generator, np.random.Generator], int], tuple[Ints, Ints]]
 
 
-def pairs_of_laws(laws: tuple[Law, Law], rank_correlation: float, scale: float) -> Pairs:
-    """Make the source of prompt and output lengths that draws from two laws."""
+def draw(workload: Workload, streams: Streams) -> Plan:
+    """Draw the plan of one client; its arrivals are requests, or the starts of its sessions."""
+    rows, num_starts = _rows(workload, streams)
+    num_rows = len(rows.session)
+    sample = _sampler(workload, streams)
+    text_id = np.full(num_rows, -1)
+    source: dict[str, Any] = {}
+    if workload.has_texts:
+        text_id, inputs, outputs = _texts(workload, streams, num_rows)
+        source["texts"] = {"prompt_tokens": ESTIMATE}
+    else:
+        inputs, outputs = sample(
+            (streams.generator("lengths/input"), streams.generator("lengths/output")), num_rows
+        )
+    prefix = no_prefix(num_starts)
+    if workload.prefixes is not None:
+        prefix = parse_prefixes(workload.prefixes, workload.length_scale).draw(streams, num_starts)
+    prefix = prefix.take(rows.session)
+    extra = prefix.num_blocks * BLOCK_TOKENS
+    if workload.sessions is not None:
+        extra = extra + rows.histories(inputs, outputs)
+    again = streams.generator("lengths/resample")
 
-    def draw(rngs: tuple[np.random.Generator, np.random.Generator], n: int) -> tuple[Ints, Ints]:
-        inputs, outputs = sample_pairs(laws, rank_correlation, rngs, n)
+    def redraw(over: Ints) -> tuple[Ints, Ints]:
+        more, answers = sample((again, again), len(over))
+        return more + extra[over], answers
+
+    limit = ContextLimit(context_tokens=workload.context_tokens, policy=workload.over_context)
+    fitted = limit.fit(inputs + extra, outputs, redraw, lambda i: f"{workload.name}: request {i}")
+    if workload.sessions is not None:
+        prefix = rows.own_blocks(prefix, fitted.input_tokens)
+    kept = _kept(workload, rows, fitted.kept)
+    blocks, offsets = prefix.take(kept).blocks()
+    return Plan(
+        arrival_ns=rows.arrival_ns[kept],
+        prompt_tokens=to_tokens(fitted.input_tokens[kept].astype(np.float64)).astype(np.int32),
+        output_tokens=fitted.output_tokens[kept].astype(np.int32),
+        session=np.where(workload.sessions is not None, rows.session[kept], -1),
+        turn=rows.turn[kept],
+        think_ns=rows.think_ns[kept],
+        text_id=text_id[kept],
+        class_id=np.zeros(len(kept), np.int32),
+        classes=(workload.name,),
+        prefix_blocks=blocks,
+        prefix_offsets=offsets,
+        block_tokens=BLOCK_TOKENS if len(blocks) else 0,
+        source=source | {"limits": fitted.counts},
+    )
+
+
+def _rows(workload: Workload, streams: Streams) -> tuple[SessionRows, int]:
+    """Draw the arrivals; without sessions, every request stands as a session of one turn."""
+    sessions = None if workload.sessions is None else parse_sessions(workload.sessions)
+    extent = Extent(
+        rate_per_s=workload.rate_per_s,
+        duration_s=workload.duration_s or 30.0,
+        num_requests=workload.num_requests,
+        exact_count=workload.exact_count,
+        requests_per_arrival=1.0 if sessions is None else sessions.turns.mean,
+    )
+    if extent.num_expected > MAX_REQUESTS:
+        raise WorkloadError(f"this plan has more than {MAX_REQUESTS:,} requests; shorten it")
+    arrival_ns = parse_arrival(workload.arrival).sample(streams, extent)
+    n = len(arrival_ns)
+    if sessions is not None:
+        return sessions.draw(streams, arrival_ns), n
+    each, none = np.arange(n), np.full(n, -1, np.int64)
+    return SessionRows(session=each, turn=none, arrival_ns=arrival_ns, think_ns=none, firsts=each), n
+
+
+def _sampler(workload: Workload, streams: Streams) -> Callable[[tuple[Rng, Rng], int], tuple[Ints, Ints]]:
+    """What draws pairs of prompt and output lengths: from two laws, or recorded rows with the pair kept."""
+    scale = workload.length_scale
+    if workload.lengths_from is not None:
+        whole = replace(workload, trace=workload.lengths_from, num_requests=None)
+        table = read_rows(whole, streams)
+        recorded = np.stack([table.input_tokens, table.output_tokens]) * scale
+
+        def from_rows(rngs: tuple[Rng, Rng], n: int) -> tuple[Ints, Ints]:
+            inputs, outputs = recorded[:, rngs[0].integers(0, len(table), n)]
+            return to_tokens(inputs), to_tokens(outputs)
+
+        return from_rows
+    laws = parse_law(workload.input_tokens, workload.dist), parse_law(workload.output_tokens, workload.dist)
+
+    def from_laws(rngs: tuple[Rng, Rng], n: int) -> tuple[Ints, Ints]:
+        inputs, outputs = sample_pairs(laws, workload.rank_correlation, rngs, n)
         return to_tokens(inputs * scale), to_tokens(outputs * scale)
 
-    return draw
+    return from_laws
 
 
-def pairs_of_rows(inputs: Ints, outputs: Ints, scale: float) -> Pairs:
-    """Make the source that draws recorded rows, prompt and output together."""
+def _texts(workload: Workload, streams: Streams, n: int) -> tuple[Ints, Ints, Ints]:
+    """Choose texts; their answers are as long as those recorded with them, or by law where one is given."""
+    texts = read_texts(Path(workload.prompts))
+    chosen = texts.choose(streams.generator("texts"), n)
+    law = parse_law(workload.output_tokens, workload.dist)
+    outputs = to_tokens(law.ppf(streams.generator("lengths/output").random(n)) * workload.length_scale)
+    if workload.output_tokens is None:
+        recorded = texts.output_tokens[chosen]
+        outputs = np.where(recorded > 0, recorded, outputs)
+    return chosen, texts.input_tokens[chosen], outputs
 
-    def draw(rngs: tuple[np.random.Generator, np.random.Generator], n: int) -> tuple[Ints, Ints]:
-        rows = rngs[0].integers(0, len(inputs), n)
-        return to_tokens(inputs[rows] * scale), to_tokens(outputs[rows] * scale)
 
-    return draw
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Synthesis:
-    """One client, ready to be drawn: its arrivals are requests, or the starts of its sessions."""
-
-    name: str
-    process: ArrivalProcess
-    extent: Extent
-    pairs: Pairs
-    texts: Texts | None
-    sessions: SessionModel | None
-    prefixes: PrefixPool | None
-    limit: ContextLimit
-
-    def draw(self, streams: Streams) -> Plan:
-        rows, starts = self._rows(streams)
-        num_rows = len(rows.session)
-        rngs = streams.generator("lengths/input"), streams.generator("lengths/output")
-        inputs, outputs = self.pairs(rngs, num_rows)
-        text_id = np.full(num_rows, -1)
-        source: dict[str, Any] = {}
-        if self.texts is not None:
-            text_id = self.texts.choose(streams.generator("texts"), num_rows)
-            inputs, recorded = self.texts.input_tokens[text_id], self.texts.output_tokens[text_id]
-            outputs = np.where(recorded > 0, recorded, outputs)
-            source["texts"] = {"count": len(self.texts.prompts), "prompt_tokens": ESTIMATE}
-        prefix = no_prefix(starts) if self.prefixes is None else self.prefixes.draw(streams, starts)
-        prefix = prefix.take(rows.session)
-        extra = prefix.num_blocks * BLOCK_TOKENS
-        if self.sessions is not None:
-            extra = extra + rows.histories(inputs, outputs)
-        again = streams.generator("lengths/resample")
-
-        def redraw(over: Ints) -> tuple[Ints, Ints]:
-            more, answers = self.pairs((again, again), len(over))
-            return more + extra[over], answers
-
-        fitted = self.limit.fit(inputs + extra, outputs, redraw, lambda i: f"{self.name}: request {i}")
-        if self.sessions is not None:
-            prefix = rows.own_blocks(prefix, fitted.input_tokens)
-        kept = np.flatnonzero(fitted.kept & self._in_time(rows.arrival_ns))
-        kept = kept[np.argsort(rows.arrival_ns[kept], kind="stable")][: self.extent.num_requests]
-        plan = self._plan(rows, prefix, kept)
-        return replace(
-            plan,
-            prompt_tokens=to_tokens(fitted.input_tokens[kept].astype(np.float64)).astype(np.int32),
-            output_tokens=fitted.output_tokens[kept].astype(np.int32),
-            text_id=text_id[kept],
-            source=source | {"limits": fitted.counts},
-        )
-
-    def _rows(self, streams: Streams) -> tuple[SessionRows, int]:
-        """Draw the arrivals; without sessions, every request stands as a session of one turn."""
-        arrival_ns = self.process.sample(streams, self.extent)
-        n = len(arrival_ns)
-        if self.sessions is not None:
-            return self.sessions.draw(streams, arrival_ns), n
-        each = np.arange(n)
-        none = np.full(n, -1, np.int64)
-        return SessionRows(session=each, turn=none, arrival_ns=arrival_ns, think_ns=none, firsts=each), n
-
-    def _in_time(self, arrival_ns: Ints) -> NDArray[np.bool_]:
-        if self.extent.num_requests is not None or self.sessions is None:
-            return np.ones(len(arrival_ns), bool)
-        return arrival_ns < round(self.extent.duration_s * 1e9)
-
-    def _plan(self, rows: SessionRows, prefix: Drawn, kept: Ints) -> Plan:
-        blocks, offsets = prefix.take(kept).blocks()
-        ones = np.ones(len(kept), np.int32)
-        return Plan(
-            arrival_ns=rows.arrival_ns[kept],
-            prompt_tokens=ones,
-            output_tokens=ones,
-            session=rows.session[kept] if self.sessions is not None else np.full(len(kept), -1, np.int64),
-            turn=rows.turn[kept],
-            think_ns=rows.think_ns[kept],
-            class_id=np.zeros(len(kept), np.int32),
-            classes=(self.name,),
-            prefix_blocks=blocks,
-            prefix_offsets=offsets,
-            block_tokens=BLOCK_TOKENS if len(blocks) else 0,
-        )
+def _kept(workload: Workload, rows: SessionRows, fits: NDArray[np.bool_]) -> Ints:
+    """The rows that are sent, in the order of arrival."""
+    if workload.num_requests is None and workload.sessions is not None:
+        fits = fits & (rows.arrival_ns < round((workload.duration_s or 30.0) * 1e9))
+    kept = np.flatnonzero(fits)
+    if parse_arrival(workload.arrival).renewal is None:
+        kept = kept[: workload.num_requests]  # all at once: whole sessions, not the first turn of many
+    return kept[np.argsort(rows.arrival_ns[kept], kind="stable")][: workload.num_requests]
 
 
 def superpose(plans: list[Plan], num_requests: int | None) -> Plan:
     """Lay the plans of several clients over each other; sessions and blocks of one are never another's."""
-    sizes = {plan.block_tokens for plan in plans if plan.block_tokens}
-    if len(sizes) > 1:
-        raise WorkloadError(f"clients with prefix blocks of different sizes ({sizes}) cannot share a plan")
-    joined: dict[str, list[Any]] = {
+    columns: dict[str, list[Any]] = {
         name: [] for name in (*_JOINED, "session", "class_id", "widths", "blocks")
     }
     next_session = next_block = 0
     for number, plan in enumerate(plans):
         for name in _JOINED:
-            joined[name].append(getattr(plan, name))
-        joined["session"].append(np.where(plan.session >= 0, plan.session + next_session, -1))
-        joined["class_id"].append(np.full(len(plan), number, np.int32))
-        joined["widths"].append(np.diff(plan.prefix_offsets))
-        joined["blocks"].append(plan.prefix_blocks + next_block)
+            columns[name].append(getattr(plan, name))
+        columns["session"].append(np.where(plan.session >= 0, plan.session + next_session, -1))
+        columns["class_id"].append(np.full(len(plan), number, np.int32))
+        columns["widths"].append(np.diff(plan.prefix_offsets))
+        columns["blocks"].append(plan.prefix_blocks + next_block)
         next_session += int(plan.session.max(initial=-1)) + 1
         next_block += int(plan.prefix_blocks.max(initial=-1)) + 1
-    columns = {name: np.concatenate(parts) for name, parts in joined.items()}
-    order = np.argsort(columns["arrival_ns"], kind="stable")[:num_requests]
-    widths, blocks = columns.pop("widths"), columns.pop("blocks")
-    firsts = np.cumsum(widths) - widths
-    drawn = Drawn(starts=firsts[order, None], counts=widths[order, None], next_id=0)
-    positions, offsets = drawn.blocks()
+    joined = {name: np.concatenate(parts) for name, parts in columns.items()}
+    order = np.argsort(joined["arrival_ns"], kind="stable")[:num_requests]
+    offsets = np.append(0, np.cumsum(joined.pop("widths")))
+    blocks, block_offsets = take_ragged(joined.pop("blocks"), offsets, order)
     return Plan(
-        **{name: column[order] for name, column in columns.items()},
+        **{name: column[order] for name, column in joined.items()},
         classes=tuple(plan.classes[0] for plan in plans),
-        prefix_blocks=blocks[positions],
-        prefix_offsets=offsets,
-        block_tokens=max(sizes, default=0),
+        prefix_blocks=blocks,
+        prefix_offsets=block_offsets,
+        block_tokens=BLOCK_TOKENS if len(blocks) else 0,
         source={"limits": dict(sum((Counter(plan.source["limits"]) for plan in plans), Counter()))},
     )
 
 
 _JOINED = ("arrival_ns", "prompt_tokens", "output_tokens", "turn", "think_ns")
-_NUMBERED = ("session", "class_id", "widths", "blocks")

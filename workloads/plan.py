@@ -104,10 +104,7 @@ class Plan:
 
     def blocks_of(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Give prefix_blocks and prefix_offsets as they are for these rows alone."""
-        widths = np.diff(self.prefix_offsets)[rows]
-        offsets = np.append(0, np.cumsum(widths))
-        picks = np.arange(offsets[-1]) + np.repeat(self.prefix_offsets[rows] - offsets[:-1], widths)
-        return self.prefix_blocks[picks], offsets
+        return take_ragged(self.prefix_blocks, self.prefix_offsets, rows)
 
     @property
     def span_s(self) -> float:
@@ -127,3 +124,12 @@ class Plan:
     def with_source(self, **more: Any) -> Plan:
         """Copy with further facts about where the plan came from; the digest stays."""
         return replace(self, source={**self.source, **more})
+
+
+def take_ragged(
+    values: NDArray[np.int64], offsets: NDArray[np.int64], rows: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Give the values of these rows, one row after the other, and their offsets."""
+    widths = np.diff(offsets)[rows]
+    ends = np.append(0, np.cumsum(widths))
+    return values[np.arange(ends[-1]) + np.repeat(offsets[rows] - ends[:-1], widths)], ends

@@ -8,9 +8,8 @@ stand at one instant. Ticks are told, and spread uniformly where `dequantize` as
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +17,15 @@ from numpy.typing import NDArray
 from workloads.errors import WorkloadError
 from workloads.figures import minute_figures, workload_figures
 from workloads.laws import to_tokens
-from workloads.limits import NO_LIMIT, ContextLimit
+from workloads.limits import ContextLimit
 from workloads.plan import Plan
 from workloads.prefixes import hit_tokens
 from workloads.streams import Streams
-from workloads.traces import ReadOptions, TraceTable, read_trace
+from workloads.traces import TraceTable, read_trace
+from workloads.traces.table import ROW_COLUMNS
+
+if TYPE_CHECKING:
+    from workloads.spec import Workload
 
 ZeroOutput = Literal["drop", "as-one", "error"]
 ZERO_OUTPUT: tuple[str, ...] = ("drop", "as-one", "error")
@@ -30,108 +33,99 @@ MIN_RATE_PER_S, MAX_RATE_PER_S = 0.01, 10_000.0
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
-    """How a recorded workload is replayed. window_s counts from the file's first row, before speed."""
+def read_rows(workload: Workload, streams: Streams) -> TraceTable:
+    """Read the workload's trace and choose its rows; times and lengths as recorded, the first row at 0."""
+    assert workload.trace is not None
+    table = read_trace(workload.trace, workload.read_options())
+    if workload.trace_window is not None:
+        table = _cut(table, *workload.trace_window)
+    table = _without_zeros(table, workload.zero_output)
+    if workload.trace_thin < 1:
+        chosen = _chosen(table, workload.trace_thin, streams.generator("trace/thin"))
+        table = table.keep(chosen, "thinned")
+    if workload.num_requests is not None:
+        table = table.keep(np.arange(len(table)) < workload.num_requests, "beyond_num_requests")
+    return _from_zero(_not_empty(table))
 
-    path: Path
-    options: ReadOptions
-    window_s: tuple[float, float | None] | None = None
-    speed: float = 1.0
-    thin: float = 1.0
-    copies: int = 1
-    dequantize: bool = False
-    length_scale: float = 1.0
-    num_requests: int | None = None
-    zero_output: ZeroOutput = "drop"
-    limit: ContextLimit = NO_LIMIT
 
-    def read(self, streams: Streams) -> TraceTable:
-        """Read the file and choose its rows; times and lengths as recorded, the first row at 0."""
-        table = read_trace(self.path, self.options)
-        if self.window_s is not None:
-            table = self._cut(table, *self.window_s)
-        table = self._without_zeros(table)
-        if self.thin < 1:
-            table = table.keep(_chosen(table, self.thin, streams.generator("trace/thin")), "thinned")
-        if self.num_requests is not None:
-            table = table.keep(np.arange(len(table)) < self.num_requests, "beyond_num_requests")
-        return _from_zero(_not_empty(table))
-
-    def plan(self, streams: Streams) -> Plan:
-        table = self.read(streams)
-        if table.format.arrival is None:
-            raise WorkloadError(
-                f"{self.path} ({table.format.name}) has no times to replay; draw its lengths with "
-                "--lengths-from and give --rate"
-            )
-        _check_unit(table)
-        inputs = to_tokens(table.input_tokens * self.length_scale)
-        outputs = to_tokens(table.output_tokens * self.length_scale)
-        rng = streams.generator("lengths/resample")
-
-        def redraw(rows: Ints) -> tuple[Ints, Ints]:
-            picks = rng.integers(0, len(inputs), len(rows))
-            return inputs[picks], outputs[picks]
-
-        raised = int(np.sum(table.input_tokens * self.length_scale < 0.5))
-        raised += int(np.sum(table.output_tokens * self.length_scale < 0.5))
-        fitted = self.limit.fit(inputs, outputs, redraw, lambda i: f"{self.path}, line {table.line[i]}:")
-        facts = trace_facts(table.keep(fitted.kept, "over_context"))
-        table = replace(table, input_tokens=fitted.input_tokens, output_tokens=fitted.output_tokens)
-        table = _from_zero(_not_empty(table.keep(fitted.kept, "over_context")))
-        if self.dequantize:
-            table = dequantized(table, streams)
-        if self.copies > 1:
-            table = _copied(table, self.copies, streams.generator("trace/copies"))
-        asked = {
-            "speed": self.speed,
-            "thin": self.thin,
-            "copies": self.copies,
-            "dequantized": self.dequantize,
-        }
-        limits = fitted.counts | ({"raised_to_1_token": raised} if raised else {})
-        return self._to_plan(table, {"trace": facts | asked, "limits": limits})
-
-    def _cut(self, table: TraceTable, start_s: float, end_s: float | None) -> TraceTable:
-        inside = table.arrival_ns >= round(start_s * 1e9)
-        if end_s is not None:
-            inside &= table.arrival_ns < round(end_s * 1e9)
-        if not inside.any() and len(table):
-            span_s = float(table.arrival_ns[-1]) / 1e9
-            raise WorkloadError(f"{self.path}: no row lies in the window; the file spans 0:{span_s:.0f}s")
-        return table.keep(inside, "outside_window")
-
-    def _without_zeros(self, table: TraceTable) -> TraceTable:
-        table = table.keep(table.input_tokens > 0, "zero_input")
-        zero = table.output_tokens == 0
-        if self.zero_output == "error" and zero.any():
-            raise WorkloadError(
-                f"{self.path}, line {table.line[zero][0]}, column {table.format.output_tokens}: 0 output "
-                "tokens; choose --zero-output drop or as-one"
-            )
-        return table.keep(~zero, "zero_output") if self.zero_output == "drop" else table
-
-    def _to_plan(self, table: TraceTable, source: dict[str, Any]) -> Plan:
-        turn = np.full(len(table), -1, np.int64)
-        for rows in _by_session(table):
-            turn[rows] = np.arange(len(rows))
-        waits = (table.delay_ns >= 0) & (turn > 0)
-        block_tokens = table.format.block_tokens if len(table.blocks) else 0
-        return Plan(
-            arrival_ns=np.rint(table.arrival_ns / self.speed).astype(np.int64),
-            prompt_tokens=table.input_tokens.astype(np.int32),
-            output_tokens=table.output_tokens.astype(np.int32),
-            session=table.session,
-            turn=turn,
-            think_ns=np.where(waits, np.rint(table.delay_ns / self.speed), -1).astype(np.int64),
-            class_id=np.zeros(len(table), np.int32),
-            prefix_blocks=table.blocks,
-            prefix_offsets=table.block_offsets,
-            # Scaled prompts share as much of their length as the recorded ones did.
-            block_tokens=block_tokens and max(1, round(block_tokens * self.length_scale)),
-            source=source,
+def replay(workload: Workload, streams: Streams) -> Plan:
+    """Make a plan of the rows: their times, and their lengths within the context."""
+    table = read_rows(workload, streams)
+    if table.format.arrival is None:
+        raise WorkloadError(
+            f"{table.path} ({table.format.name}) has no times to replay; draw its lengths with "
+            "--lengths-from and give --rate"
         )
+    _check_unit(table)
+    scaled = [column * workload.length_scale for column in (table.input_tokens, table.output_tokens)]
+    inputs, outputs = map(to_tokens, scaled)
+    raised = sum(int(np.sum(lengths < 0.5)) for lengths in scaled)
+    rng = streams.generator("lengths/resample")
+
+    def redraw(rows: Ints) -> tuple[Ints, Ints]:
+        picks = rng.integers(0, len(inputs), len(rows))
+        return inputs[picks], outputs[picks]
+
+    limit = ContextLimit(context_tokens=workload.context_tokens, policy=workload.over_context)
+    fitted = limit.fit(inputs, outputs, redraw, lambda i: f"{table.path}, line {table.line[i]}:")
+    facts = trace_facts(table.keep(fitted.kept, "over_context"))
+    whole = replace(table, input_tokens=fitted.input_tokens, output_tokens=fitted.output_tokens)
+    kept = _from_zero(_not_empty(whole.keep(fitted.kept, "over_context")))
+    if workload.dequantize:
+        kept = dequantized(kept, streams)
+    if workload.trace_copies > 1:
+        kept = _copied(kept, workload.trace_copies, streams.generator("trace/copies"))
+    asked = {
+        "speed": workload.trace_speed,
+        "thin": workload.trace_thin,
+        "copies": workload.trace_copies,
+        "dequantized": workload.dequantize,
+    }
+    limits = fitted.counts | ({"raised_to_1_token": raised} if raised else {})
+    return _to_plan(kept, workload, {"trace": facts | asked, "limits": limits})
+
+
+def _cut(table: TraceTable, start_s: float, end_s: float | None) -> TraceTable:
+    inside = table.arrival_ns >= round(start_s * 1e9)
+    if end_s is not None:
+        inside &= table.arrival_ns < round(end_s * 1e9)
+    if not inside.any() and len(table):
+        span_s = float(table.arrival_ns[-1]) / 1e9
+        raise WorkloadError(f"{table.path}: no row lies in the window; the file spans 0:{span_s:.0f}s")
+    return table.keep(inside, "outside_window")
+
+
+def _without_zeros(table: TraceTable, policy: ZeroOutput) -> TraceTable:
+    table = table.keep(table.input_tokens > 0, "zero_input")
+    zero = table.output_tokens == 0
+    if policy == "error" and zero.any():
+        raise WorkloadError(
+            f"{table.path}, line {table.line[zero][0]}, column {table.format.output_tokens}: 0 output "
+            "tokens; choose --zero-output drop or as-one"
+        )
+    return table.keep(~zero, "zero_output") if policy == "drop" else table
+
+
+def _to_plan(table: TraceTable, workload: Workload, source: dict[str, Any]) -> Plan:
+    turn = np.full(len(table), -1, np.int64)
+    for rows in _by_session(table):
+        turn[rows] = np.arange(len(rows))
+    waits = (table.delay_ns >= 0) & (turn > 0)
+    block_tokens = table.format.block_tokens if len(table.blocks) else 0
+    return Plan(
+        arrival_ns=np.rint(table.arrival_ns / workload.trace_speed).astype(np.int64),
+        prompt_tokens=table.input_tokens.astype(np.int32),
+        output_tokens=table.output_tokens.astype(np.int32),
+        session=table.session,
+        turn=turn,
+        think_ns=np.where(waits, np.rint(table.delay_ns / workload.trace_speed), -1).astype(np.int64),
+        class_id=np.zeros(len(table), np.int32),
+        prefix_blocks=table.blocks,
+        prefix_offsets=table.block_offsets,
+        # Scaled prompts share as much of their length as the recorded ones did.
+        block_tokens=block_tokens and max(1, round(block_tokens * workload.length_scale)),
+        source=source,
+    )
 
 
 def find_tick_ns(arrival_ns: Ints) -> int | None:
@@ -212,8 +206,9 @@ def _copied(table: TraceTable, copies: int, rng: np.random.Generator) -> TraceTa
         session = np.where(table.session >= 0, table.session + number * num_sessions, -1)
         blocks = table.blocks + number * num_blocks
         parts.append(replace(table, arrival_ns=table.arrival_ns + moved, session=session, blocks=blocks))
-    names = ("line", "arrival_ns", "input_tokens", "output_tokens", "session", "delay_ns", "blocks")
-    joined: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    joined: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in (*ROW_COLUMNS, "blocks")
+    }
     widths = np.tile(np.diff(table.block_offsets), copies)
     whole = replace(table, **joined, block_offsets=np.append(0, np.cumsum(widths)))
     return _from_zero(whole.take(np.argsort(whole.arrival_ns, kind="stable")))

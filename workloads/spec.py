@@ -12,22 +12,19 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from workloads.arrivals import Extent, parse_arrival
-from workloads.draw import Pairs, Synthesis, pairs_of_laws, pairs_of_rows, superpose
+from workloads.arrivals import parse_arrival
+from workloads.draw import draw, superpose
 from workloads.errors import WorkloadError, unknown_name
 from workloads.figures import session_figures, workload_figures
 from workloads.lengths import parse_law
-from workloads.limits import OVER_CONTEXT, ContextLimit, OverContext
+from workloads.limits import OVER_CONTEXT, OverContext
 from workloads.plan import Plan
 from workloads.prefixes import hit_tokens, parse_prefixes
 from workloads.prompts import DRAWN
-from workloads.replay import ZERO_OUTPUT, Replay, ZeroOutput
+from workloads.replay import ZERO_OUTPUT, ZeroOutput, replay
 from workloads.sessions import parse_sessions
 from workloads.streams import Streams
-from workloads.texts import Texts, read_texts
 from workloads.traces import BadRows, ReadOptions
-
-MAX_REQUESTS = 100_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +99,8 @@ class Workload:
                 raise unknown_name(kind, chosen, known)
         if self.context_tokens == 1:
             raise WorkloadError("a context of 1 token holds no prompt and answer; give 2 or more")
-        self._read_options().check()
-        if self.prompts not in DRAWN:
+        self.read_options().check()
+        if self.has_texts:
             self._check_texts()
         if self.trace is not None:
             self._check_trace()
@@ -170,12 +167,12 @@ class Workload:
         self.check()
         streams = Streams(seed)
         if self.trace is not None:
-            plan = self.replay().plan(streams)
+            plan = replay(self, streams)
         elif self.clients:
-            drawn = [c._synthesis(streams).draw(streams.child(f"clients/{c.name}")) for c in self._clients()]
+            drawn = [draw(client, streams.child(f"clients/{client.name}")) for client in self._clients()]
             plan = superpose(drawn, self.num_requests)
         else:
-            plan = self._synthesis(streams).draw(streams)
+            plan = draw(self, streams)
         if not len(plan):
             raise WorkloadError("not one request falls into this duration; raise the rate or the duration")
         hits = hit_tokens(plan.prefix_blocks, plan.prefix_offsets, plan.block_tokens, plan.prompt_tokens)
@@ -192,7 +189,7 @@ class Workload:
 
     def _law_means(self) -> dict[str, float] | None:
         """The mean lengths that the laws imply, truncation included, before scale and limits."""
-        if self.trace or self.clients or self.lengths_from or self.prompts not in DRAWN:
+        if self.trace or self.clients or self.lengths_from or self.has_texts:
             return None
         laws = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
         return {side: parse_law(text, self.dist).mean for side, text in laws.items()}
@@ -215,30 +212,19 @@ class Workload:
             given[item.name] = value
         return given
 
-    def replay(self) -> Replay:
-        """How the trace of this workload is read and replayed."""
-        assert self.trace is not None
-        return Replay(
-            path=Path(self.trace),
-            options=self._read_options(),
-            window_s=self.trace_window,
-            speed=self.trace_speed,
-            thin=self.trace_thin,
-            copies=self.trace_copies,
-            dequantize=self.dequantize,
-            length_scale=self.length_scale,
-            num_requests=self.num_requests,
-            zero_output=self.zero_output,
-            limit=ContextLimit(context_tokens=self.context_tokens, policy=self.over_context),
-        )
-
-    def _read_options(self) -> ReadOptions:
+    def read_options(self) -> ReadOptions:
+        """How the recorded file of this workload is read."""
         return ReadOptions(
             columns=self.trace_columns,
             time_unit=self.time_unit,
             block_tokens=self.block_tokens,
             bad_rows=self.bad_rows,
         )
+
+    @property
+    def has_texts(self) -> bool:
+        """Whether prompts are texts of a file."""
+        return self.prompts not in DRAWN
 
     def _clients(self) -> list[Workload]:
         """The clients with what they inherit: rate by share, extent, limits and scale."""
@@ -261,42 +247,3 @@ class Workload:
                 )
             )
         return inherited
-
-    def _synthesis(self, streams: Streams) -> Synthesis:
-        expected = self.num_requests or (self.rate_per_s or 0) * (self.duration_s or 0)
-        if expected > MAX_REQUESTS:
-            raise WorkloadError(f"this plan has more than {MAX_REQUESTS:,} requests; shorten it")
-        sessions = None if self.sessions is None else parse_sessions(self.sessions)
-        return Synthesis(
-            name=self.name,
-            process=parse_arrival(self.arrival),
-            extent=Extent(
-                rate_per_s=self.rate_per_s,
-                duration_s=self.duration_s or 30.0,
-                num_requests=self.num_requests,
-                exact_count=self.exact_count,
-                requests_per_arrival=1.0 if sessions is None else sessions.turns.mean,
-            ),
-            pairs=self._pairs(streams),
-            texts=self._texts(),
-            sessions=sessions,
-            prefixes=None if self.prefixes is None else parse_prefixes(self.prefixes, self.length_scale),
-            limit=ContextLimit(context_tokens=self.context_tokens, policy=self.over_context),
-        )
-
-    def _texts(self) -> Texts | None:
-        if self.prompts in DRAWN:
-            return None
-        texts = read_texts(Path(self.prompts))
-        # A law that is given goes before the answers recorded with the prompts.
-        return texts if self.output_tokens is None else texts.without_answers()
-
-    def _pairs(self, streams: Streams) -> Pairs:
-        if self.lengths_from is None:
-            laws = parse_law(self.input_tokens, self.dist), parse_law(self.output_tokens, self.dist)
-            return pairs_of_laws(laws, self.rank_correlation, self.length_scale)
-        options = self._read_options()
-        table = Replay(path=Path(self.lengths_from), options=options, zero_output=self.zero_output).read(
-            streams
-        )
-        return pairs_of_rows(table.input_tokens, table.output_tokens, self.length_scale)

@@ -6,7 +6,7 @@ says first. How many tokens that is, only the server knows: the plan holds an es
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,6 @@ class Texts:
     prompts: tuple[Prompt, ...]
     input_tokens: Ints
     output_tokens: Ints
-
-    def without_answers(self) -> Texts:
-        return replace(self, output_tokens=np.zeros_like(self.output_tokens))
 
     def choose(self, rng: np.random.Generator, n: int) -> Ints:
         """Choose n of them by chance, each once before any comes a second time."""

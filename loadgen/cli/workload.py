@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from workloads import Workload
-    from workloads.replay import Replay
 
 app = typer.Typer(help="Preview, inspect, fit and export workloads.", no_args_is_help=True)
 
@@ -121,12 +120,14 @@ def inspect(
 ) -> None:
     """Say what a recorded workload holds, and draw it."""
     from workloads.figures import profile
-    from workloads.replay import trace_facts
+    from workloads.replay import read_rows, trace_facts
     from workloads.streams import Streams
 
     with _told():
-        replay = _replay(file, trace_window, trace_columns, time_unit, block_tokens, bad_rows, zero_output)
-        table = replay.read(Streams(0))
+        workload = _recorded(
+            file, trace_window, trace_columns, time_unit, block_tokens, bad_rows, zero_output
+        )
+        table = read_rows(workload, Streams(0))
     facts = trace_facts(table)
     if as_json:
         typer.echo(json.dumps(facts, allow_nan=False))
@@ -175,19 +176,19 @@ def fit(
     """Make a synthetic workload of a recorded one, as TOML, with its goodness of fit."""
     from workloads.files import render_toml
     from workloads.fit import fit_table
-    from workloads.replay import dequantized
+    from workloads.replay import dequantized, read_rows
     from workloads.servegen import load_servegen
     from workloads.streams import Streams
     from workloads.traces import has_client_models, look
 
     with _told():
-        replay = _replay(file, trace_window, trace_columns, time_unit, None, bad_rows, "drop")
+        recorded = _recorded(file, trace_window, trace_columns, time_unit, None, bad_rows, "drop")
         if has_client_models(look(file)):
-            workload, goodness = load_servegen(file, lengths, replay.window_s), {}
+            workload, goodness = load_servegen(file, lengths, recorded.trace_window), {}
             notes: tuple[str, ...] = (f"{len(workload.clients)} of ServeGen's clients",)
         else:
             streams = Streams(0)
-            table = replay.read(streams)
+            table = read_rows(recorded, streams)
             found = fit_table(
                 dequantized(table, streams) if dequantize else table, file.name.partition(".")[0]
             )
@@ -244,7 +245,7 @@ def _resolve(
     return with_changes(workload, given)
 
 
-def _replay(
+def _recorded(
     file: Path,
     window: str | None,
     columns: str | None,
@@ -252,7 +253,7 @@ def _replay(
     block_tokens: int | None,
     bad_rows: str,
     zero_output: str,
-) -> Replay:
+) -> Workload:
     from workloads import Workload
     from workloads.files import with_changes
 
@@ -267,7 +268,7 @@ def _replay(
     }
     workload = with_changes(Workload(), {key: value for key, value in values.items() if value is not None})
     workload.check()
-    return workload.replay()
+    return workload
 
 
 def _console() -> Console:

@@ -205,3 +205,9 @@ def test_pool_parses_a_law() -> None:
     assert pool.tokens == parse_law("gamma(mean=300, cv=0.5)", "fixed")
     widths = pool.draw(Streams(1), 50).num_blocks
     assert len(set(widths.tolist())) > 1
+
+
+def test_sessions_that_start_at_once_are_whole() -> None:
+    plan = Workload(arrival="at-once", num_requests=60, sessions="closed(turns=fixed(4), think=1s)").plan(1)
+    assert (len(plan), len(np.unique(plan.session))) == (60, 15)
+    assert sorted(np.unique(plan.turn, return_counts=True)[1].tolist()) == [15] * 4

@@ -67,7 +67,7 @@ def test_every_text_is_sent_once_before_any_is_sent_again(tmp_path: Path) -> Non
     assert sorted(plan.text_id[:10].tolist()) == sorted(plan.text_id[10:20].tolist()) == list(range(10))
     assert plan.text_id.tolist() == workload.plan(3).text_id.tolist() != workload.plan(4).text_id.tolist()
     assert np.array_equal(plan.prompt_tokens, read_texts(path).input_tokens[plan.text_id])
-    assert plan.source["texts"] == {"count": 10, "prompt_tokens": "estimated at 4 characters a token"}
+    assert plan.source["texts"] == {"prompt_tokens": "estimated at 4 characters a token"}
     assert plan.digest() != Workload(rate_per_s=10, num_requests=25).plan(3).digest()
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workloads.errors import WorkloadError
+from workloads.plan import take_ragged
 from workloads.traces.cells import Bad, counts, instants
 from workloads.traces.source import Chunk, Head, chunks
 
@@ -85,16 +86,9 @@ class TraceTable:
 
     def take(self, rows: NDArray[np.int64]) -> TraceTable:
         """Give the rows at these positions, in that order; the counts stay as they are."""
-        widths = np.diff(self.block_offsets)[rows]
-        starts = self.block_offsets[rows]
-        offsets = np.append(0, np.cumsum(widths))
-        picks = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - starts, widths)
-        return replace(
-            self,
-            **{name: getattr(self, name)[rows] for name in _ROW_COLUMNS},
-            blocks=self.blocks[picks],
-            block_offsets=offsets,
-        )
+        blocks, offsets = take_ragged(self.blocks, self.block_offsets, rows)
+        columns = {name: getattr(self, name)[rows] for name in ROW_COLUMNS}
+        return replace(self, **columns, blocks=blocks, block_offsets=offsets)
 
     def keep(self, mask: NDArray[np.bool_], reason: str) -> TraceTable:
         """Give the rows where mask holds, and count the others as dropped for this reason."""
@@ -105,7 +99,7 @@ class TraceTable:
         return replace(kept, dropped=kept.dropped | {reason: kept.dropped.get(reason, 0) + lost})
 
 
-_ROW_COLUMNS = ("line", "arrival_ns", "input_tokens", "output_tokens", "session", "delay_ns")
+ROW_COLUMNS = ("line", "arrival_ns", "input_tokens", "output_tokens", "session", "delay_ns")
 
 
 def read_table(head: Head, form: Format, bad_rows: BadRows) -> TraceTable:
@@ -135,7 +129,7 @@ class _Reader:
         self.num_read = 0
         self.dropped: dict[str, int] = {}
         self.parts: dict[str, list[NDArray[np.int64]]] = {
-            name: [] for name in (*_ROW_COLUMNS, "widths", "blocks")
+            name: [] for name in (*ROW_COLUMNS, "widths", "blocks")
         }
         self.sessions: dict[str, int] = {}
         self.num_sessions = 0
@@ -163,7 +157,7 @@ class _Reader:
         values["session"] = self._sessions(chunk)
         good = np.ones(n, bool)
         good[list(bad)] = False
-        for name in _ROW_COLUMNS:
+        for name in ROW_COLUMNS:
             self.parts[name].append(values[name][good])
         kept = [blocks[i] for i in np.flatnonzero(good).tolist()]
         self.parts["widths"].append(np.array([len(row) for row in kept], dtype=np.int64))
