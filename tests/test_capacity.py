@@ -94,6 +94,6 @@ def test_the_terminal_says_it_first(tmp_path: Path, capsys: pytest.CaptureFixtur
     flags = ("--slo", "e2e.mean=1.5s", "--duration", "20s", "--out", tmp_path, "--repeat", "2")
     assert bench("capacity", *STEP, *LOAD, *flags) == 0
     out = capsys.readouterr().out
-    assert out.startswith("CAPACITY  e2e.mean <= 1.5s holds up to ")
+    assert out.startswith("CAPACITY  e2e.mean <= 1.5s holds up to a rate between ")
     assert "2 replicates" in out
     assert "probe" in out

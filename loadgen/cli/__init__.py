@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from loadgen.cli import capacity, check, doctor, report, run, runs, serve, simulate, sweep, workload
+from loadgen.cli import capacity, check, compare, doctor, report, run, runs, serve, simulate, sweep, workload
 from loadgen.errors import EXIT_INTERRUPTED, EXIT_USAGE, BenchError
 
 WrongUsage: type[Exception] = typer.BadParameter.__mro__[1]  # typer carries its own copy of click
@@ -32,6 +32,7 @@ app.command("serve", add_help_option=False, context_settings=PASS_ON)(serve.serv
 app.command("simulate")(simulate.simulate)
 app.command("sweep")(sweep.sweep)
 app.command("capacity")(capacity.capacity)
+app.command("compare")(compare.compare)
 app.command("check")(check.check)
 app.command("report")(report.report)
 app.add_typer(workload.app, name="workload")

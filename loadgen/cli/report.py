@@ -27,7 +27,7 @@ def report(
     run: Annotated[
         Path | None,
         typer.Argument(
-            help="Run folder (default: the newest under ./runs), a sweep, or a folder of runs for a list.",
+            help="Run (default: the newest under ./runs), sweep, capacity, comparison, or folder of runs.",
             metavar="RUN",
         ),
     ] = None,
@@ -45,10 +45,8 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about a run, or the same in another format."""
     folder = run or newest_run(Path("runs"))
-    if (folder / "sweep.json").exists():
-        from reports.sweep_page import render_sweep
-
-        typer.echo(write(output or folder / "report.html", render_sweep(folder).encode()))
+    if (page := render_series(folder)) is not None:
+        typer.echo(write(output or folder / "report.html", page.encode()))
         return
     if not (folder / "manifest.json").exists() and any(folder.glob("*/manifest.json")):
         from reports.index import render_index
@@ -66,6 +64,23 @@ def report(
         return
     ((name, content),) = files.items()
     typer.echo(write(output or folder / name, content))
+
+
+def render_series(folder: Path) -> str | None:
+    """Render the page of a sweep, a capacity or a comparison; None for any other folder."""
+    if (folder / "sweep.json").exists():
+        from reports.sweep_page import render_sweep
+
+        return render_sweep(folder)
+    if (folder / "capacity.json").exists():
+        from reports.capacity_page import render_capacity
+
+        return render_capacity(folder)
+    if (folder / "compare.json").exists():
+        from reports.compare_page import render_comparison
+
+        return render_comparison(folder)
+    return None
 
 
 def write(path: Path, content: bytes) -> Path:

@@ -182,8 +182,9 @@ def say(capacity: Capacity, lines: Sequence[str]) -> str:
     assert capacity.confidence is not None
     half = exp(log(high / low) / 2) - 1
     return (
-        f"{objective} holds up to {low:.4g} to {high:.4g} requests/s "
-        f"({100 * capacity.confidence:.0f} % confidence, +- {half:.1%}, {capacity.num_replicates} replicates)"
+        f"{objective} holds up to a rate between {low:.4g} and {high:.4g} requests/s "
+        f"({100 * capacity.confidence:.0f} % confidence, ±{100 * half:.1f} %, "
+        f"{capacity.num_replicates} replicates)"
     )
 
 

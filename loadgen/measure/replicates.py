@@ -27,7 +27,8 @@ RATES = ("ok_per_s", "output_tokens_per_s")
 class Replicate:
     """What a comparison reads of one run. figures: `ttft.p99` -> value in SI units, where it is known.
 
-    reasons: why the measurement is invalid; empty where it is valid.
+    intervals: of those figures that have one within the run. reasons: why the measurement is invalid; empty
+    where it is valid.
     """
 
     folder: str
@@ -37,6 +38,7 @@ class Replicate:
     is_stable: bool
     failed: int
     figures: dict[str, float]
+    intervals: dict[str, tuple[float, float]]
 
     @classmethod
     def of(cls, run: Run) -> Replicate:
@@ -51,6 +53,12 @@ class Replicate:
         }
         found |= {name.removesuffix("_per_s"): summary["rates"].get(name) for name in RATES}
         found["goodput"] = summary["slo"]["goodput_per_s"]
+        intervals = {
+            f"{metric.removesuffix('_s')}.{statistic}": tuple(ends)
+            for metric in METRICS
+            for statistic, ends in ((summary["metrics"].get(metric) or {}).get("ci") or {}).items()
+            if ends is not None
+        }
         verdict = summary["verdict"]
         return cls(
             folder=run.path.name,
@@ -60,6 +68,7 @@ class Replicate:
             is_stable=all(finding["code"] != "unstable" for finding in verdict["findings"]),
             failed=summary["counts"]["failed"],
             figures={name: value for name, value in found.items() if value is not None},
+            intervals=intervals,
         )
 
 

@@ -1,0 +1,109 @@
+"""A capacity as one self-contained HTML page: the answer, every run, how far each was from the limit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from math import exp
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reports.axes import place_legend
+from reports.canvas import BLUE, INK, MUTED, SHADE, VERMILLION
+from reports.capacity import format_figure
+from reports.figure_spec import FigureSpec, draw_all
+from reports.pages import data_link, page_template, template_text
+from reports.quantities import format_count, format_number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Json = Mapping[str, Any]
+
+
+def render_capacity(folder: Path) -> str:
+    """Return the page of the search whose capacity.json lies in `folder`."""
+    document: dict[str, Any] = json.loads((folder / "capacity.json").read_bytes())
+    raw = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    points = sorted(document["points"], key=lambda p: (p["rate_per_s"], p["replicate"]))
+    return page_template("capacity.html").render(
+        name=folder.resolve().name,
+        css=template_text("page.css"),
+        sentence=document["sentence"],
+        spent=f"{format_count(document['num_requests'])} requests in {len(points)} runs",
+        limits=[
+            f"{name} ≤ {format_figure(name, said['limit'])}" for name, said in document["limits"].items()
+        ],
+        rows=[_row(point, document, folder) for point in points],
+        figures=draw_all(CAPACITY_FIGURES, document),
+        raw=raw,
+        data_link=data_link(raw),
+    )
+
+
+def _row(point: Json, document: Json, folder: Path) -> dict[str, Any]:
+    said = {True: "holds", False: "fails", None: "invalid"}[point["passes"]]
+    remarks = [*(point["reasons"] if point["passes"] is None else [])]
+    remarks += [] if point["is_stable"] else ["backlog grows"]
+    has_report = (folder / point["folder"] / "report.html").exists()
+    return {
+        "rate": f"{format_number(point['rate_per_s'])} /s",
+        "link": f"{point['folder']}/report.html" if has_report else "",
+        "said": said,
+        "remark": ", ".join(remarks),
+        "cells": [
+            "probe" if point["is_probe"] else str(point["seed"]),
+            *(format_figure(name, point["figures"].get(name)) for name in document["limits"]),
+            format_count(point["requests"]),
+            format_count(point["failed"]),
+        ],
+    }
+
+
+def draw_margins(document: Json, axes: list[Axes]) -> bool:
+    """Draw the worst figure over its limit against the rate; a replicate is a line, the interval a band."""
+    from matplotlib.ticker import FuncFormatter
+
+    (ax,) = axes
+    points = [point for point in document["points"] if point["passes"] is not None]
+    capacity = document["capacity"]
+    if capacity and capacity["low_per_s"] and capacity["high_per_s"]:
+        ax.axvspan(capacity["low_per_s"], capacity["high_per_s"], color=SHADE, linewidth=0, zorder=0)
+    ax.axhline(1, color=INK, linewidth=0.6)
+    known = [point for point in points if point["margin"] is not None]
+    for replicate in sorted({point["replicate"] for point in known if not point["is_probe"]}):
+        own = [p for p in known if p["replicate"] == replicate and not p["is_probe"]]
+        own.sort(key=lambda point: point["rate_per_s"])
+        label = "runs of one seed" if replicate == 0 else None
+        ax.plot(*_ratios(own), "-o", color=BLUE, linewidth=0.8, markersize=3.5, alpha=0.7, label=label)
+    probes = [point for point in known if point["is_probe"]]
+    ax.plot(*_ratios(probes), "o", color=MUTED, markersize=3.5, fillstyle="none", label="probes")
+    without = [point["rate_per_s"] for point in points if point["margin"] is None]
+    if without:
+        top = max([1.0, *_ratios(known)[1]])
+        ax.plot(
+            without, [2 * top] * len(without), "x", color=VERMILLION, label="backlog grows or requests fail"
+        )
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.set_xlabel("requests/s offered")
+    ax.set_ylabel("worst figure / its limit")
+    place_legend(ax)
+    return bool(points)
+
+
+def _ratios(points: list[Json]) -> tuple[list[float], list[float]]:
+    return [point["rate_per_s"] for point in points], [exp(point["margin"]) for point in points]
+
+
+CAPACITY_FIGURES: dict[str, FigureSpec[Json]] = {
+    "margins": FigureSpec(
+        title="How far from the limit",
+        caption="The objective that is nearest to failing, as a multiple of its limit, at every rate "
+        "that was tried: above 1 it does not hold. The band is the capacity.",
+        draw=draw_margins,
+    ),
+}
