@@ -40,132 +40,106 @@ def _z(level: float) -> float:
     return float(ndtri(level))
 
 
-class _Given:
-    """The arguments of a law, taken one by one; what is left over or missing is an error."""
-
-    def __init__(self, expression: Expression, default_mean: float | None) -> None:
-        self.text = expression.text
-        self.values = dict(expression.numbers(expression.named))
-        if len(expression.plain) == 1 and not isinstance(expression.plain[0], Expression):
-            self.values["mean"] = expression.plain[0]
-        elif expression.plain:
-            raise WorkloadError(f"{self.text}: one bare number, the mean, can stand here")
-        if default_mean is not None:
-            self.values.setdefault("mean", default_mean)
-        for name, value in self.values.items():
-            if not (math.isfinite(value) and value > 0):
-                raise WorkloadError(f"{self.text}: {name} must be above 0, not {value:g}")
-
-    def take(self, name: str) -> float | None:
-        return self.values.pop(name, None)
-
-    def take_percentile(self) -> tuple[float, float] | None:
-        """Take `p99=128` as (0.99, 128); the first where there are several."""
-        for name in list(self.values):
-            level = parse_number(name[1:]) if name.startswith("p") else None
-            if level is not None and 0 < level < 100:
-                return level / 100, self.values.pop(name)
-        return None
-
-    def done(self, law: Law, usage: str) -> Law:
-        if self.values:
-            extra = ", ".join(self.values)
-            raise WorkloadError(f"{self.text}: {extra} is not needed or not known here; write {usage}")
-        return law
-
-    def fail(self, usage: str) -> WorkloadError:
-        return WorkloadError(f"{self.text}: too little or too much is given; write {usage}")
-
-    def at_most_one(self, usage: str, *values: object) -> None:
-        if sum(value is not None for value in values) > 1:
-            raise self.fail(usage)
-
-
 DEFAULT_SIGMA = math.log(DEFAULT_P99 / DEFAULT_MEDIAN) / 2.3263478740408408
 DEFAULT_CV = math.sqrt(math.expm1(DEFAULT_SIGMA**2))
+USAGE = {
+    "fixed": "fixed(64)",
+    "uniform": "uniform(min=16, max=64) or uniform(40)",
+    "normal": "normal(mean=512, sd=128), or cv= or p99= in place of sd=",
+    "lognormal": "lognormal(median=32, p99=128), (mean=, p99=), (median=, sigma=), (mean=, cv=) or a mean",
+    "gamma": "gamma(mean=512, cv=0.8), or p99= or shape= in place of cv=",
+    "zipf": "zipf(exponent=1.2, max=2048) or zipf(mean=64, max=2048)",
+    "geometric": "geometric(4)",
+    "mixture": "mixture(0.7:lognormal(median=97, cv=0.5), 0.3:fixed(411))",
+    "empirical": "empirical(min=1, p50=129, p90=424, p99=601, max=1000) or empirical(97:0.6, 411:0.4)",
+}
+Given = dict[str, float]
+"""The arguments of a law: a family pops those that it uses; one left over, or a KeyError, is an error."""
 
 
-def _fixed(given: _Given) -> Law:
-    value = given.take("mean")
-    if value is None:
-        raise given.fail("fixed(64)")
-    return given.done(Fixed(value), "fixed(64)")
+def _given(expression: Expression, default_mean: float | None) -> Given:
+    given = dict(expression.numbers(expression.named))
+    if len(expression.plain) == 1 and not isinstance(expression.plain[0], Expression):
+        given["mean"] = expression.plain[0]
+    elif expression.plain:
+        raise WorkloadError(f"{expression.text}: one bare number, the mean, can stand here")
+    if default_mean is not None:
+        given.setdefault("mean", default_mean)
+    for name, value in given.items():
+        if not (math.isfinite(value) and value > 0):
+            raise WorkloadError(f"{expression.text}: {name} must be above 0, not {value:g}")
+    return given
 
 
-def _uniform(given: _Given) -> Law:
-    usage = "uniform(min=16, max=64) or uniform(40)"
-    low, high, mean = given.take("min"), given.take("max"), given.take("mean")
-    if mean is not None and low is None and high is None:
-        low, high = 1.0, 2 * mean - 1
-    if low is None or high is None or high < low or mean not in (None, (low + high) / 2):
-        raise given.fail(usage)
-    return given.done(Uniform(low, high), usage)
+def _pop_percentile(given: Given) -> tuple[float, float] | None:
+    """Take `p99=128` as (0.99, 128); the first where there are several."""
+    for name in given:
+        level = parse_number(name[1:]) if name.startswith("p") else None
+        if level is not None and 0 < level < 100:
+            return level / 100, given.pop(name)
+    return None
 
 
-def _normal(given: _Given) -> Law:
+def _fixed(given: Given) -> Law:
+    return Fixed(given.pop("mean"))
+
+
+def _uniform(given: Given) -> Law:
+    if "mean" in given:
+        return Uniform(1.0, 2 * given.pop("mean") - 1)
+    low, high = given.pop("min"), given.pop("max")
+    if high < low:
+        raise WorkloadError("min lies above max")
+    return Uniform(low, high)
+
+
+def _normal(given: Given) -> Law:
     """Cut off below 1 token (or `min`); the mean that results is a little above the one written."""
-    usage = "normal(mean=512, sd=128), or cv= or p99= in place of sd="
-    mean, sd, cv, percentile = given.take("mean"), given.take("sd"), given.take("cv"), given.take_percentile()
-    given.at_most_one(usage, sd, cv, percentile)
-    if mean is None:
-        raise given.fail(usage)
-    if percentile is not None:
+    mean = given.pop("mean")
+    if percentile := _pop_percentile(given):
         sd = (percentile[1] - mean) / (_z(percentile[0]) or -math.inf)
-    elif sd is None:
-        sd = mean * (cv if cv is not None else DEFAULT_CV)
+    else:
+        sd = given.pop("sd") if "sd" in given else mean * given.pop("cv", DEFAULT_CV)
     if sd <= 0:
-        raise WorkloadError(f"{given.text}: the percentile lies on the wrong side of the mean")
-    return given.done(Normal(mean, sd), usage)
+        raise WorkloadError("the percentile lies on the wrong side of the mean")
+    return Normal(mean, sd)
 
 
-def _lognormal(given: _Given) -> Law:
+def _lognormal(given: Given) -> Law:
     """ln p = ln median + z sigma and ln mean = ln median + sigma^2 / 2, solved for what is missing."""
-    usage = "lognormal(median=32, p99=128), (mean=, p99=), (median=, sigma=), (mean=, cv=) or a bare mean"
-    mean, median, sigma, cv = (given.take(name) for name in ("mean", "median", "sigma", "cv"))
-    given.at_most_one(usage, sigma, cv)
-    if cv is not None:
-        sigma = math.sqrt(math.log1p(cv**2))
-    is_fixed = sigma is not None and (mean or median) is not None
-    percentile = None if is_fixed else given.take_percentile()
-    if percentile is not None and sigma is None:
+    sigma = given.pop("sigma", None)
+    if sigma is None and "cv" in given:
+        sigma = math.sqrt(math.log1p(given.pop("cv") ** 2))
+    has_centre = "mean" in given or "median" in given
+    percentile = _pop_percentile(given) if sigma is None or not has_centre else None
+    if percentile is not None:
         z, value = _z(percentile[0]), percentile[1]
-        if median is not None:
-            sigma = math.log(value / median) / z if z else 0.0
-        elif mean is not None:
-            square = z * z - 2 * math.log(value / mean)
+        if sigma is not None:
+            return Lognormal(value / math.exp(z * sigma), sigma)
+        if "median" in given:
+            sigma = math.log(value / given["median"]) / z if z else 0.0
+        else:
+            square = z * z - 2 * math.log(value / given["mean"])
             if square < 0:
-                most = mean * math.exp(z * z / 2)
-                raise WorkloadError(
-                    f"{given.text}: no lognormal of this mean has this percentile over {most:.4g}"
-                )
+                most = given["mean"] * math.exp(z * z / 2)
+                raise WorkloadError(f"no lognormal of this mean has this percentile over {most:.4g}")
             sigma = z - math.sqrt(square)
-    elif percentile is not None and sigma is not None and mean is None and median is None:
-        median = percentile[1] / math.exp(_z(percentile[0]) * sigma)
-    elif sigma is None and mean is not None and median is not None:
-        sigma = math.sqrt(2 * math.log(mean / median)) if mean > median else 0.0
-        mean = None
+    elif sigma is None and {"mean", "median"} <= given.keys():
+        ratio = given.pop("mean") / given["median"]
+        sigma = math.sqrt(2 * math.log(ratio)) if ratio > 1 else 0.0
     sigma = DEFAULT_SIGMA if sigma is None else sigma
     if sigma <= 0:
-        raise WorkloadError(f"{given.text}: the percentile or mean must lie above the median")
-    if median is None and mean is not None:
-        median, mean = mean * math.exp(-(sigma**2) / 2), None
-    if median is None or mean is not None:
-        raise given.fail(usage)
-    return given.done(Lognormal(median, sigma), usage)
+        raise WorkloadError("the percentile or mean must lie above the median")
+    if "median" in given:
+        return Lognormal(given.pop("median"), sigma)
+    return Lognormal(given.pop("mean") * math.exp(-(sigma**2) / 2), sigma)
 
 
-def _gamma(given: _Given) -> Law:
-    usage = "gamma(mean=512, cv=0.8), or p99= or shape= in place of cv="
-    mean, cv, shape = (given.take(name) for name in ("mean", "cv", "shape"))
-    percentile = given.take_percentile()
-    given.at_most_one(usage, cv, shape, percentile)
-    if mean is None:
-        raise given.fail(usage)
-    if percentile is not None:
-        shape = _gamma_shape(mean, *percentile)
-    elif shape is None:
-        shape = (cv if cv is not None else DEFAULT_CV) ** -2
-    return given.done(Gamma(mean, shape), usage)
+def _gamma(given: Given) -> Law:
+    mean = given.pop("mean")
+    if percentile := _pop_percentile(given):
+        return Gamma(mean, _gamma_shape(mean, *percentile))
+    return Gamma(mean, given.pop("shape") if "shape" in given else given.pop("cv", DEFAULT_CV) ** -2)
 
 
 def _gamma_shape(mean: float, level: float, value: float) -> float:
@@ -183,38 +157,33 @@ def _gamma_shape(mean: float, level: float, value: float) -> float:
     return math.exp(brentq(excess, grid[peak], grid[-1]))
 
 
-def _zipf(given: _Given) -> Law:
+def _zipf(given: Given) -> Law:
     """P(k) in proportion to k^-exponent for k = 1 ... max; a bare mean is solved for the exponent."""
-    usage = "zipf(exponent=1.2, max=2048) or zipf(mean=64, max=2048)"
-    exponent, mean, top = given.take("exponent"), given.take("mean"), given.take("max")
-    if top is None and mean is not None:
-        top = 32 * mean
-    if top is None or top < 2 or (exponent is None) == (mean is None):
-        raise given.fail(usage)
+    mean = given.pop("mean", None)
+    top = given.pop("max") if mean is None else given.pop("max", 32 * mean)
     values = np.arange(1, int(top) + 1, dtype=np.float64)
 
     def law(a: float) -> Discrete:
         weights = values**-a
         return Discrete(values, np.cumsum(weights) / weights.sum())
 
-    if exponent is None:
-        from scipy.optimize import brentq
+    if mean is None:
+        return law(given.pop("exponent"))
+    from scipy.optimize import brentq
 
-        assert mean is not None
-        if not 1 < mean < (top + 1) / 2:
-            raise WorkloadError(f"{given.text}: the mean must lie between 1 and half of max ({top:g})")
-        exponent = float(brentq(lambda a: law(a).mean - mean, 0.0, 40.0))
-    return given.done(law(exponent), usage)
-
-
-def _geometric(given: _Given) -> Law:
-    mean = given.take("mean")
-    if mean is None or mean < 1:
-        raise given.fail("geometric(4), with a mean of 1 or more")
-    return given.done(Geometric(mean), "geometric(4)")
+    if not 1 < mean < (top + 1) / 2:
+        raise WorkloadError(f"the mean must lie between 1 and half of max ({top:g})")
+    return law(float(brentq(lambda a: law(a).mean - mean, 0.0, 40.0)))
 
 
-_FAMILIES: dict[str, Callable[[_Given], Law]] = {
+def _geometric(given: Given) -> Law:
+    mean = given.pop("mean")
+    if mean < 1:
+        raise WorkloadError(f"the mean must be 1 or more, not {mean:g}")
+    return Geometric(mean)
+
+
+_FAMILIES: dict[str, Callable[[Given], Law]] = {
     "fixed": _fixed,
     "uniform": _uniform,
     "normal": _normal,
@@ -232,21 +201,15 @@ def parse_law(text: str | None, family: str) -> Law:
         raise unknown_name("distribution", family, FAMILIES)
     if text is None:
         if family in ("mixture", "empirical"):
-            raise WorkloadError(f"--dist {family} needs the lengths in full, such as {_USAGE[family]}")
+            raise WorkloadError(f"--dist {family} needs the lengths in full, such as {USAGE[family]}")
         mean = DEFAULT_MEDIAN * math.exp(DEFAULT_SIGMA**2 / 2) if family == "lognormal" else DEFAULT_MEDIAN
         return _law_of(Expression(text=family, name=family), float(mean))
     number = parse_number(text)
     if number is None:
         return _law_of(parse(text), None)
     if family in ("mixture", "empirical"):
-        raise WorkloadError(f"a mean does not fix {family}: write it in full, such as {_USAGE[family]}")
+        raise WorkloadError(f"a mean does not fix {family}: write it in full, such as {USAGE[family]}")
     return _law_of(Expression(text=f"{family}({text})", name=family), number)
-
-
-_USAGE = {
-    "mixture": "mixture(0.7:lognormal(median=97, cv=0.5), 0.3:fixed(411))",
-    "empirical": "empirical(min=1, p50=129, p90=424, p99=601, max=1000) or empirical(97:0.6, 411:0.4)",
-}
 
 
 def law_of_value(value: Value, text: str) -> Law:
@@ -267,11 +230,20 @@ def _law_of(expression: Expression, default_mean: float | None) -> Law:
         raise unknown_name("distribution", expression.name, FAMILIES)
     if expression.pairs:
         raise WorkloadError(f"{expression.text}: pairs a:b belong to mixture and empirical")
-    given = _Given(expression, default_mean)
-    if expression.name in ("uniform", "zipf"):
-        return _FAMILIES[expression.name](given)
-    low, high = given.take("min"), given.take("max")
-    law = _FAMILIES[expression.name](given)
+    given = _given(expression, default_mean)
+    has_own_limits = expression.name in ("uniform", "zipf")
+    low, high = (None, None) if has_own_limits else (given.pop("min", None), given.pop("max", None))
+    usage = USAGE[expression.name]
+    try:
+        law = _FAMILIES[expression.name](given)
+    except KeyError:
+        raise WorkloadError(f"{expression.text}: too little is given; write {usage}") from None
+    except WorkloadError as exc:
+        raise WorkloadError(f"{expression.text}: {exc}") from exc
+    if given:
+        raise WorkloadError(
+            f"{expression.text}: {', '.join(given)} is not needed or not known; write {usage}"
+        )
     if low is None and high is None and expression.name != "normal":
         return law
     if low is not None and high is not None and low > high:
@@ -287,7 +259,7 @@ def _mixture(expression: Expression) -> Law:
     laws = [_law_of(law, None) for _, law in expression.pairs if isinstance(law, Expression)]
     weights = np.array([weight for weight, _ in expression.pairs])
     if not laws or len(laws) < len(weights) or expression.named or expression.plain or weights.min() <= 0:
-        raise WorkloadError(f"{expression.text}: write {_USAGE['mixture']}")
+        raise WorkloadError(f"{expression.text}: write {USAGE['mixture']}")
     return Mixture(tuple((weights / weights.sum()).tolist()), tuple(laws))
 
 
@@ -305,14 +277,14 @@ def _empirical(expression: Expression) -> Law:
         level = named.get(name, parse_number(name[1:]) if name.startswith("p") else None)
         if level is None or not 0 <= level <= 100:
             raise WorkloadError(
-                f"{expression.text}: {name} is not min, max or a percentile; write {_USAGE['empirical']}"
+                f"{expression.text}: {name} is not min, max or a percentile; write {USAGE['empirical']}"
             )
         points[level / 100] = value
     levels = np.array(sorted(points))
     values = np.array([points[level] for level in levels])
     spans = len(levels) >= 2 and levels[0] == 0 and levels[-1] == 1
     if not spans or values[0] < 1 or bool(np.any(np.diff(values) < 0)):
-        raise WorkloadError(f"{expression.text}: write {_USAGE['empirical']}, ascending from min to max")
+        raise WorkloadError(f"{expression.text}: write {USAGE['empirical']}, ascending from min to max")
     return Quantiles(levels, values)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from workloads.errors import WorkloadError
 from workloads.spec import Workload
 from workloads.traces.cells import CellError, parse_count
-from workloads.traces.source import Head, chunks, look, objects
+from workloads.traces.source import Head, look, objects, rows
 
 _NAMED = ("client", "window_start_s", "rate_rps", "iat_cv")
 WINDOW_S = 600.0
@@ -29,19 +29,20 @@ def load_servegen(path: Path, lengths: Path | None, window_s: tuple[float, float
     start, end = window_s or (0.0, None)
     clients = []
     found = _windows(look(path))
-    end = end if end is not None else max(float(rows[-1, 0]) for rows in found.values()) + WINDOW_S
-    by_client = {} if lengths is None else _lengths(lengths)
-    for client, rows in found.items():
-        rows = rows[(rows[:, 0] + WINDOW_S > start) & (rows[:, 0] < end) & (rows[:, 1] > 0)]
-        if not len(rows):
+    if end is None:
+        end = max(float(windows[-1, 0]) for windows in found.values()) + WINDOW_S
+    laws = {} if lengths is None else _lengths(lengths)
+    for client, windows in found.items():
+        is_active = (windows[:, 0] + WINDOW_S > start) & (windows[:, 0] < end) & (windows[:, 1] > 0)
+        if not is_active.any():
             continue
-        inputs, outputs = by_client.get(client, (None, None))
-        arrival = _arrival(rows, start, end)
+        active = windows[is_active]
+        inputs, outputs = laws.get(client, (None, None))
         clients.append(
             Workload(
                 name=f"client-{client}",
-                share=round(float(rows[:, 1].sum()), 6),
-                arrival=arrival,
+                share=round(float(active[:, 1].sum()), 6),
+                arrival=_arrival(active, start, end),
                 input_tokens=inputs,
                 output_tokens=outputs,
             )
@@ -53,28 +54,27 @@ def load_servegen(path: Path, lengths: Path | None, window_s: tuple[float, float
 
 def _windows(head: Head) -> dict[str, Any]:
     """Read start, rate and CV of each client's windows, in order of time."""
-    names = _NAMED if "client" in head.columns else (None, *head.columns[:3])
-    rows: dict[str, list[list[float]]] = {}
-    if names[0] is None:
-        rows["0"] = [[float(cell) for cell in head.columns[:3]]]
-    for chunk in chunks(head, tuple(name for name in names if name)):
-        for i, line in enumerate(chunk.lines):
-            client = str(chunk.cells[names[0]][i]) if names[0] else "0"
-            try:
-                values = [float(chunk.cells[name][i] or 0) for name in names[1:] if name]
-            except ValueError as exc:
-                raise WorkloadError(f"{head.path}, line {line}: {exc}") from exc
-            rows.setdefault(client, []).append(values)
-    return {client: np.array(sorted(values)) for client, values in rows.items()}
+    is_named = "client" in head.columns
+    found: dict[str, list[list[float]]] = {}
+    if not is_named:  # no header: what was taken for one is the first row
+        found["0"] = [[float(cell) for cell in head.columns[:3]]]
+    for line, cells in rows(head, _NAMED if is_named else head.columns[:3]):
+        client = str(cells[0]) if is_named else "0"
+        try:
+            values = [float(cell or 0) for cell in cells[is_named:]]
+        except ValueError as exc:
+            raise WorkloadError(f"{head.path}, line {line}: {exc}") from exc
+        found.setdefault(client, []).append(values)
+    return {client: np.array(sorted(values)) for client, values in found.items()}
 
 
-def _arrival(rows: Any, start: float, end: float) -> str:
+def _arrival(windows: Any, start: float, end: float) -> str:
     """Write the windows as steps, idle where there is none."""
     steps: dict[float, float] = {0.0: 0.0}
-    for at, rate, _ in rows:
+    for at, rate, _ in windows:
         steps[max(at - start, 0.0)] = rate
         steps.setdefault(min(at + WINDOW_S, end) - start, 0.0)
-    cv = float(np.average(rows[:, 2], weights=rows[:, 1]))
+    cv = float(np.average(windows[:, 2], weights=windows[:, 1]))
     parts = [f"{at:g}s:{rate:g}" for at, rate in sorted(steps.items())]
     return f"steps({', '.join(parts)}, cv={min(max(cv, 0.05), 50):.3g})"
 

@@ -6,22 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from workloads.errors import WorkloadError, unknown_name
-from workloads.traces.azure import AZURE
-from workloads.traces.bailian import BAILIAN
-from workloads.traces.burstgpt import BURSTGPT
 from workloads.traces.cells import NS_PER_UNIT
 from workloads.traces.columns import parse_columns
-from workloads.traces.conversations import OPENAI_MESSAGES, SHAREGPT
-from workloads.traces.mooncake import MOONCAKE
-from workloads.traces.ragpulse import RAGPULSE
+from workloads.traces.formats import FORMATS
 from workloads.traces.source import Head, look
 from workloads.traces.table import BadRows, Format, TraceTable, read_table
-from workloads.traces.vidur import VIDUR, VIDUR_LENGTHS
-
-# Asked in this order: Bailian has all of Mooncake's keys and more.
-FORMATS: tuple[Format, ...] = (
-    AZURE, BURSTGPT, BAILIAN, RAGPULSE, MOONCAKE, VIDUR, VIDUR_LENGTHS, SHAREGPT, OPENAI_MESSAGES,
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +39,7 @@ def detect(head: Head) -> Format:
             f"{head.path} holds ServeGen's client models, not requests: make a workload of it with "
             "`bench workload fit`"
         )
-    known = ", ".join(form.name for form in FORMATS)
+    known = ", ".join(dict.fromkeys(form.name for form in FORMATS))
     columns = ", ".join(head.columns[:12])
     raise WorkloadError(
         f"{head.path} is in no format known here ({known}); its columns are {columns}: name them with "

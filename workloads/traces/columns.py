@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from workloads.errors import WorkloadError
-from workloads.traces.source import CHUNK_ROWS, Chunk, Head, objects
-from workloads.traces.table import Format
+from workloads.traces.source import Head, Row, objects
+from workloads.traces.table import Format, ReadRows
 
 _FIELDS = {
     "time": "arrival",
@@ -41,25 +41,17 @@ def parse_columns(text: str) -> Format:
         raise WorkloadError(f"the trace columns {text!r} lack {min(missing)}=NAME")
     named: dict[str, Any] = {_FIELDS[key]: name for key, name in given.items()}
     if rows is not None:
-        named["read_chunks"] = _nested(rows)
+        named["read_rows"] = _nested(rows)
     return Format(name="columns", unit="s", matches=lambda _: True, **named)
 
 
-def _nested(key: str) -> Any:
-    def chunks(head: Head, columns: tuple[str, ...]) -> Iterator[Chunk]:
-        lines: list[int] = []
-        cells: dict[str, list[Any]] = {name: [] for name in columns}
+def _nested(key: str) -> ReadRows:
+    def read(head: Head, columns: tuple[str, ...]) -> Iterator[Row]:
         for line, outer in objects(head):
             inner = outer.get(key)
             if not isinstance(inner, list):
                 raise WorkloadError(f"{head.path}, entry {line}: {key!r} is not a list of requests")
             for request in inner:
-                lines.append(line)
-                for name in columns:
-                    cells[name].append(request.get(name, outer.get(name)))
-            if len(lines) >= CHUNK_ROWS:
-                yield Chunk(lines=lines, cells=cells)
-                lines, cells = [], {name: [] for name in columns}
-        yield Chunk(lines=lines, cells=cells)
+                yield line, [request.get(name, outer.get(name)) for name in columns]
 
-    return chunks
+    return read

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from workloads.errors import WorkloadError
-from workloads.traces.source import Chunk, Head, objects
-from workloads.traces.table import Format
+from workloads.traces.source import Head, Row, objects
+from workloads.traces.table import Format, ReadRows
 
 CHARACTERS_PER_TOKEN = 4
 ANSWERS = ("gpt", "chatgpt", "bing", "bard", "assistant")
@@ -21,24 +21,20 @@ def estimate_tokens(text: str) -> int:
     return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
-def _read(key: str, role: str, text: str) -> Any:
+def _read(key: str, role: str, text: str) -> ReadRows:
     """Make the reader of conversations that stand under `key`, each message with a `role` and a `text`."""
 
-    def chunks(head: Head, _: tuple[str, ...]) -> Iterator[Chunk]:
-        lines: list[int] = []
-        rows: dict[str, list[Any]] = {"input": [], "output": [], "session": []}
+    def read(head: Head, columns: tuple[str, ...]) -> Iterator[Row]:
         for line, conversation in objects(head):
             said = 0
             for message in _messages(head, line, conversation.get(key)):
                 length = estimate_tokens(str(message.get(text) or ""))
                 if message.get(role) in ANSWERS and said:
-                    lines.append(line)
-                    for name, value in (("input", said), ("output", length), ("session", line)):
-                        rows[name].append(value)
+                    found = {"input": said, "output": length, "session": line}
+                    yield line, [found[name] for name in columns]
                 said += length
-        yield Chunk(lines=lines, cells=rows)
 
-    return chunks
+    return read
 
 
 def _messages(head: Head, line: int, messages: object) -> list[dict[str, Any]]:
@@ -55,7 +51,7 @@ def _format(name: str, key: str, role: str, text: str) -> Format:
         input_tokens="input",
         output_tokens="output",
         session="session",
-        read_chunks=_read(key, role, text),
+        read_rows=_read(key, role, text),
         note=f"token counts are estimates, from text at {CHARACTERS_PER_TOKEN} characters a token",
     )
 

@@ -13,7 +13,7 @@ import json
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -22,9 +22,9 @@ import msgspec
 from workloads.errors import WorkloadError
 
 Kind = Literal["csv", "jsonl", "json", "parquet"]
-Cells = list[list[Any]]
-Row = dict[str, Any] | str
-CHUNK_ROWS = 65_536
+Object = dict[str, Any] | str
+Row = tuple[int, list[Any] | str]
+"""The number of a line (of a row, where there are no lines) and its cells, or what is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,19 +35,6 @@ class Head:
     kind: Kind
     columns: tuple[str, ...]
     first: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
-    """Some rows, by column.
-
-    lines: line numbers in the file, or row numbers where there are no lines. faults: lines that are no
-        JSON object, with what is wrong.
-    """
-
-    lines: list[int]
-    cells: dict[str, list[Any]]
-    faults: list[tuple[int, str]] = field(default_factory=list)
 
 
 @contextmanager
@@ -98,79 +85,52 @@ def look(path: Path) -> Head:
         return Head(path=path, kind=kind, columns=tuple(first), first=first)
 
 
-def chunks(head: Head, columns: tuple[str, ...]) -> Iterator[Chunk]:
+def rows(head: Head, columns: tuple[str, ...]) -> Iterator[Row]:
     """Read the file again from its start, the named columns only; a missing JSON key is None."""
     with reading(head.path):
         if head.kind == "parquet":
-            yield from _parquet_chunks(head.path, columns)
+            yield from _parquet_rows(head.path, columns)
         elif head.kind == "csv":
-            yield from _csv_chunks(head.path, head.columns, columns)
+            yield from _csv_rows(head, columns)
         else:
-            rows = _jsonl_rows(head.path) if head.kind == "jsonl" else _json_rows(head.path)
-            yield from _object_chunks(rows, columns)
+            for line, row in _json_objects(head):
+                yield line, row if isinstance(row, str) else [row.get(name) for name in columns]
 
 
 def objects(head: Head) -> Iterator[tuple[int, dict[str, Any]]]:
     """Read the objects of a JSON file whole, each with its line (its number in an array)."""
     with reading(head.path):
-        for line, row in _jsonl_rows(head.path) if head.kind == "jsonl" else _json_rows(head.path):
+        for line, row in _json_objects(head):
             if isinstance(row, str):
                 raise WorkloadError(f"{head.path}, line {line} {row}")
             yield line, row
 
 
-def _csv_chunks(path: Path, header: tuple[str, ...], columns: tuple[str, ...]) -> Iterator[Chunk]:
-    picks = [header.index(name) for name in columns]
-    with _open_text(path) as text:
+def _json_objects(head: Head) -> Iterator[tuple[int, Object]]:
+    return _jsonl_rows(head.path) if head.kind == "jsonl" else _json_rows(head.path)
+
+
+def _csv_rows(head: Head, columns: tuple[str, ...]) -> Iterator[Row]:
+    picks = [head.columns.index(name) for name in columns]
+    with _open_text(head.path) as text:
         reader = csv.reader(text)
         next(row for row in reader if any(cell.strip() for cell in row))
-        lines: list[int] = []
-        rows: Cells = []
         for row in reader:
             if not any(row):
                 continue
-            if len(row) < len(header):
-                row += [""] * (len(header) - len(row))
-            lines.append(reader.line_num)
-            rows.append([row[pick] for pick in picks])
-            if len(rows) == CHUNK_ROWS:
-                yield _chunk(lines, rows, columns)
-                lines, rows = [], []
-        yield _chunk(lines, rows, columns)
+            if len(row) < len(head.columns):
+                row += [""] * (len(head.columns) - len(row))
+            yield reader.line_num, [row[pick] for pick in picks]
 
 
-def _object_chunks(rows: Iterator[tuple[int, Row]], columns: tuple[str, ...]) -> Iterator[Chunk]:
-    lines: list[int] = []
-    cells: Cells = []
-    faults: list[tuple[int, str]] = []
-    for line, row in rows:
-        if isinstance(row, str):
-            faults.append((line, row))
-            continue
-        lines.append(line)
-        cells.append([row.get(name) for name in columns])
-        if len(cells) == CHUNK_ROWS:
-            yield _chunk(lines, cells, columns, faults)
-            lines, cells, faults = [], [], []
-    yield _chunk(lines, cells, columns, faults)
-
-
-def _chunk(
-    lines: list[int], rows: Cells, columns: tuple[str, ...], faults: list[tuple[int, str]] | None = None
-) -> Chunk:
-    by_column = list(zip(*rows, strict=True)) or [()] * len(columns)
-    cells = {name: list(values) for name, values in zip(columns, by_column, strict=True)}
-    return Chunk(lines=lines, cells=cells, faults=faults or [])
-
-
-def _jsonl_rows(path: Path) -> Iterator[tuple[int, Row]]:
+def _jsonl_rows(path: Path) -> Iterator[tuple[int, Object]]:
     with _open_text(path) as text:
         for number, line in enumerate(text, start=1):
             if line.strip():
                 yield number, _decode(line)
 
 
-def _json_rows(path: Path) -> Iterator[tuple[int, Row]]:
+def _json_rows(path: Path) -> Iterator[tuple[int, Object]]:
     with _open_text(path) as text:
         try:
             value = msgspec.json.decode(text.read())
@@ -183,7 +143,7 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Row]]:
         yield number, row if isinstance(row, dict) else "is not a JSON object"
 
 
-def _decode(line: str) -> Row:
+def _decode(line: str) -> Object:
     """Read one object; a text says what is wrong with the line."""
     try:
         row = msgspec.json.decode(line)
@@ -219,11 +179,11 @@ def _look_parquet(path: Path) -> Head:
     return Head(path=path, kind="parquet", columns=columns, first=first)
 
 
-def _parquet_chunks(path: Path, columns: tuple[str, ...]) -> Iterator[Chunk]:
+def _parquet_rows(path: Path, columns: tuple[str, ...]) -> Iterator[Row]:
     import pyarrow.parquet as pq
 
-    start = 1
-    for batch in pq.ParquetFile(path).iter_batches(CHUNK_ROWS, columns=list(dict.fromkeys(columns))):
-        lines = list(range(start, start + batch.num_rows))
-        start += batch.num_rows
-        yield Chunk(lines=lines, cells={name: batch.column(name).to_pylist() for name in columns})
+    number = 0
+    for batch in pq.ParquetFile(path).iter_batches(columns=list(columns)):
+        for cells in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
+            number += 1
+            yield number, list(cells)

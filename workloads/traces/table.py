@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,12 +19,22 @@ from numpy.typing import NDArray
 from workloads.errors import WorkloadError
 from workloads.plan import take_ragged
 from workloads.traces.cells import Bad, counts, instants
-from workloads.traces.source import Chunk, Head, chunks
+from workloads.traces.source import Head, Row, rows
 
 BadRows = Literal["error", "drop"]
 BadCells = dict[int, tuple[str, str]]
 """Position in the chunk: the column and the reason."""
+ReadRows = Callable[[Head, tuple[str, ...]], Iterator[Row]]
 NO_DELAY = -1
+CHUNK_ROWS = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Some rows, by column; lines: their numbers in the file."""
+
+    lines: list[int]
+    cells: dict[str, list[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +45,7 @@ class Format:
         names.
     delay: a column with the think time after the answer before, in `unit`; such a row needs no arrival.
     parent: a column with the id (`row_id`) of the row that this one follows in a session.
-    to_blocks: how a cell of `blocks` becomes a list of ids. read_chunks: for a format that is not one
+    to_blocks: how a cell of `blocks` becomes a list of ids. read_rows: for a format that is not one
         request a row.
     """
 
@@ -51,7 +62,7 @@ class Format:
     blocks: str | None = None
     block_tokens: int = 0
     to_blocks: Callable[[Any], list[int]] = list
-    read_chunks: Callable[[Head, tuple[str, ...]], Iterator[Chunk]] = chunks
+    read_rows: ReadRows = rows
     note: str = ""
 
 
@@ -105,7 +116,8 @@ ROW_COLUMNS = ("line", "arrival_ns", "input_tokens", "output_tokens", "session",
 def read_table(head: Head, form: Format, bad_rows: BadRows) -> TraceTable:
     """Read every row of the file; sorted by arrival (stably), bad cells treated as `bad_rows` says."""
     reader = _Reader(head, form, bad_rows)
-    for chunk in form.read_chunks(head, reader.columns):
+    found = form.read_rows(head, reader.columns)
+    while chunk := list(islice(found, CHUNK_ROWS)):
         reader.add(chunk)
     return reader.table()
 
@@ -134,11 +146,18 @@ class _Reader:
         self.sessions: dict[str, int] = {}
         self.num_sessions = 0
 
-    def add(self, chunk: Chunk) -> None:
-        n = len(chunk.lines)
-        self.num_read += n + len(chunk.faults)
-        for line, what in chunk.faults:
-            self._drop(f"{self.head.path}, line {line} {what}", "not JSON")
+    def add(self, found: list[Row]) -> None:
+        self.num_read += len(found)
+        whole = []
+        for line, cells in found:
+            if isinstance(cells, str):
+                self._drop(f"{self.head.path}, line {line} {cells}", "not JSON")
+            else:
+                whole.append((line, cells))
+        by_column = zip(*(cells for _, cells in whole), strict=True) if whole else [()] * len(self.columns)
+        cells_of = dict(zip(self.columns, map(list, by_column), strict=True))
+        chunk = Chunk(lines=[line for line, _ in whole], cells=cells_of)
+        n = len(whole)
         form = self.form
         bad: BadCells = {}
         values: dict[str, NDArray[np.int64]] = {"line": np.array(chunk.lines, dtype=np.int64)}
