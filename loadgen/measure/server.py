@@ -19,6 +19,7 @@ from loadgen.store import Run
 from loadgen.telemetry import IS_GAUGE
 from loadgen.units import format_seconds
 
+MAX_SLACK = 0.05
 QUANTILES: Mapping[str, float] = {"p50": 0.5, "p99": 0.99}
 Series = dict[str, NDArray[np.float64]]
 
@@ -40,13 +41,14 @@ def describe_server(run: Run, columns: Columns) -> dict[str, Any]:
     gauges = {name: values for name, values in series.items() if IS_GAUGE.fullmatch(name)}
     counters = {n: v for n, v in series.items() if n not in gauges and "." not in n}
     histograms = sorted({name.partition(".")[0] for name in series if "." in name})
+    slack_s = _first_token_slack_s(run) if "ttft_s" in histograms else 0.0
     increases = {name: increase(values) for name, values in series.items() if name not in gauges}
     return {
         "num_samples": max(map(len, series.values())),
         "num_resets": max((num_resets(values) for values in counters.values()), default=0),
         "gauges": {n: {"mean": float(v.mean()), "max": float(v.max())} for n, v in gauges.items()},
         "counters": {name: increases[name] for name in counters},
-        "histograms": {name: _beside(name, increases, columns) for name in histograms},
+        "histograms": {name: _beside(name, increases, columns, slack_s) for name in histograms},
         "tokens_per_joule": _tokens_per_joule(increases),
     }
 
@@ -79,7 +81,20 @@ def _read(run: Run) -> Series:
     return {str(name): values[names == name] for name in dict.fromkeys(names)}
 
 
-def _beside(name: str, increases: Mapping[str, float], columns: Columns) -> dict[str, Any]:
+def _first_token_slack_s(run: Run) -> float:
+    """By how much first tokens can have come before their stamps, on average: where several events shared a
+    read of a client that was late, only the last has a stamp of its own.
+    """
+    import pyarrow.compute as pc
+
+    table = run.rows.read(("chunk_ns", "chunk_lower_ns"))
+    stamps, lowers = (
+        pc.list_flatten(pc.list_slice(table.column(name), 0, 1)).to_numpy() for name in table.column_names
+    )
+    return float((stamps - lowers).mean()) / 1e9 if len(stamps) else 0.0
+
+
+def _beside(name: str, increases: Mapping[str, float], columns: Columns, slack_s: float) -> dict[str, Any]:
     """One histogram: the server's view, ours, and the difference of the means in words."""
     n, total = increases[f"{name}.count"], increases[f"{name}.sum"]
     prefix = f"{name}.le="
@@ -99,11 +114,13 @@ def _beside(name: str, increases: Mapping[str, float], columns: Columns) -> dict
     client: dict[str, Any] = {"n": int(weights.sum()), "mean": mean}
     if name != "itl_s":
         client |= {label: quantile(values, q) for label, q in QUANTILES.items()}
+    if name == "ttft_s":
+        client["mean_lower"] = mean - slack_s
     difference_s = mean - total / n
     return view | {
         "client": client,
         "difference_s": difference_s,
-        "explanation": _explain(name, difference_s, int(n), client["n"], increases),
+        "explanation": _explain(name, difference_s, int(n), client, increases),
     }
 
 
@@ -122,13 +139,21 @@ def _client_values(name: str, columns: Columns) -> tuple[Floats, Floats] | None:
     return None
 
 
-def _explain(name: str, difference_s: float, n: int, ours: int, increases: Mapping[str, float]) -> str:
+def _explain(
+    name: str, difference_s: float, n: int, client: Mapping[str, Any], increases: Mapping[str, float]
+) -> str:
     side = "above" if difference_s >= 0 else "below"
     words = f"our mean is {format_seconds(abs(difference_s))} {side} the server's: {WHY[name]}"
+    slack_s = client["mean"] - client.get("mean_lower", client["mean"])
+    if slack_s > MAX_SLACK * client["mean"]:
+        words += (
+            f"; {format_seconds(slack_s)} of ours may be our own late reading (events that shared a read)"
+        )
     queued = increases.get("queue_s.count", 0.0)
     if name == "ttft_s" and queued:
         mean_s = increases["queue_s.sum"] / queued
         words += f"; {format_seconds(mean_s)} of the server's was queueing"
+    ours = client["n"]
     if n != ours and name != "itl_s":
         words += f"; the server counted {n} requests, we {ours} ok ones: failed ones, or other clients"
     return words

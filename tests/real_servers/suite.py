@@ -25,6 +25,8 @@ from tests.test_main_job import BUSY_MACHINE, bench
 
 SERVERS = Path(os.environ["SERVERS"]).resolve()
 READY_S = 400.0
+MAX_SHARE = 0.25
+MAX_HTTP_S = {"ttft_s": 0.02, "e2e_s": 0.02, "itl_s": 0.002}  # what its HTTP side may add on a busy machine
 pytestmark = [pytest.mark.load, pytest.mark.timeout(600)]
 
 
@@ -158,7 +160,9 @@ def test_counts_and_times_agree(
     for metric, view in seen["histograms"].items():
         if view.get("client"):
             assert view["n"] == view["client"]["n"], metric
-            assert -0.001 < view["difference_s"] < 0.25 * view["mean"] + 0.02, metric
+            slack_s = view["client"]["mean"] - view["client"].get("mean_lower", view["client"]["mean"])
+            limit_s = MAX_SHARE * view["mean"] + MAX_HTTP_S[metric] + slack_s
+            assert abs(view["difference_s"]) < limit_s, metric
     if name == "llama-server":
         check_llama_s_own_times(before, engine, run)
 
