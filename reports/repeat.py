@@ -12,10 +12,14 @@ from rich.text import Text
 from reports.quantities import DASH, format_number, format_percent, format_time
 
 RATES = ("ok", "output_tokens", "goodput")
+SHARES = ("attained", "errors.rate")
+LEFT_TO_JSON = (".p95", ".p99.9")
 
 
 def format_named(name: str, value: float | None) -> str:
-    """A figure by its name: rates are numbers per second, all others are times."""
+    """A figure by its name: rates are numbers per second, shares per cent, all others times."""
+    if name in SHARES:
+        return format_percent(value)
     return f"{format_number(value)} /s" if name in RATES else format_time(value)
 
 
@@ -30,7 +34,8 @@ def print_repeat(document: Mapping[str, Any], folder: str, console: Console) -> 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("", "mean of runs", "95 % interval", "spread"):
         table.add_column(column, justify="right" if column else "left")
-    for name, figure in document["figures"].items():
+    shown = {name: f for name, f in document["figures"].items() if not name.endswith(LEFT_TO_JSON)}
+    for name, figure in shown.items():
         interval = format_interval(name, figure["interval"])
         table.add_row(name, format_named(name, figure["value"]), interval, format_percent(figure["spread"]))
     console.print(table)

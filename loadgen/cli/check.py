@@ -12,14 +12,18 @@ from loadgen.cli.report import newest_run, write
 from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
-    from loadgen.measure.assertions import AssertionResult
+    from loadgen.measure.assertions import Assertion, AssertionResult
+    from loadgen.measure.baseline import Figures
+    from loadgen.store import Run
 
+NOISE = Path("runs/noise.json")
 COLOURS = {"pass": "green", "fail": "red", "invalid": "red", "undecided": "yellow"}
 
 
 def check(
     run: Annotated[
-        Path | None, typer.Argument(help="Run folder (default: the newest under ./runs).", metavar="RUN")
+        Path | None,
+        typer.Argument(help="Run, or folder of --repeat (default: the newest under ./runs).", metavar="RUN"),
     ] = None,
     assertions: Annotated[
         list[str] | None,
@@ -28,7 +32,17 @@ def check(
         ),
     ] = None,
     baseline: Annotated[
-        Path | None, typer.Option(help="Run to compare with: 'itl.p99 vs baseline <= +5%'.", metavar="RUN")
+        Path | None,
+        typer.Option(
+            help="Run, or file of bench runs export --baseline: 'itl.p99 vs baseline <= +5%'.", metavar="RUN"
+        ),
+    ] = None,
+    noise: Annotated[
+        Path | None,
+        typer.Option(
+            help="Noise of this machine, by bench doctor --aa (default: runs/noise.json where it is).",
+            metavar="FILE",
+        ),
     ] = None,
     junit: Annotated[Path | None, typer.Option(help="Write JUnit XML here.", metavar="FILE")] = None,
     markdown: Annotated[
@@ -43,25 +57,24 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Decide assertions on a finished run: 0 all pass, 1 one fails, 3 the run is invalid, 4 undecided."""
-    from loadgen.measure.assertions import check as decide
     from loadgen.measure.assertions import exit_code, parse_assertion
-    from loadgen.store import load
     from reports.export import gate
 
     if not assertions:
         raise UsageError("nothing to check: give --assert 'ttft.p99 < 400ms'")
     asked = [parse_assertion(text) for text in assertions]
-    judged = load(run or newest_run(Path("runs")))
-    results = decide(judged, asked, load(baseline) if baseline else None)
+    judged = load_side(run or newest_run(Path("runs")))
+    results = decide(judged, asked, load_side(baseline) if baseline else None, noise)
+    name = name_of(judged)
     if junit:
-        write(junit, gate.render_junit(results, judged.path.name).encode())
+        write(junit, gate.render_junit(results, name).encode())
     if markdown:
-        write(markdown, gate.render_gate_markdown(results, judged.path.name).encode())
+        write(markdown, gate.render_gate_markdown(results, name).encode())
     if action_benchmark:
         for shape, text in gate.render_action_benchmark(results).items():
             write(action_benchmark / f"{shape}.json", text.encode())
     if as_json:
-        document = {"run": judged.path.name, "assertions": [described(result) for result in results]}
+        document = {"run": name, "assertions": [described(result) for result in results]}
         typer.echo(json.dumps(document, allow_nan=False))
     else:
         for result in results:
@@ -70,6 +83,66 @@ def check(
             )
             typer.echo(f"{label} {result.assertion.text}: {result.message}")
     raise typer.Exit(exit_code(results))
+
+
+def load_side(path: Path) -> Run | Figures:
+    """Open a run, the runs of a folder, or a baseline file."""
+    from loadgen.measure.baseline import Figures, read_baseline
+    from loadgen.measure.replicates import load_replicates
+
+    if path.is_file():
+        return read_baseline(path)
+    runs = load_replicates(path)
+    return runs[0] if len(runs) == 1 else Figures.of(path.resolve().name, runs)
+
+
+def decide(
+    ours: Run | Figures, asked: list[Assertion], theirs: Run | Figures | None, noise: Path | None
+) -> list[AssertionResult]:
+    """Decide the assertions; a baseline of another workload and a margin below the noise are refused."""
+    from loadgen.measure import assertions
+    from loadgen.measure.baseline import (
+        Figures,
+        check_margin,
+        check_same_workload,
+        figure_of,
+        paired_ratio,
+        read_noise,
+    )
+
+    if theirs is None:
+        return assertions.check(ours, asked)
+    check_same_workload(workload_of(ours), workload_of(theirs))
+    path = noise or NOISE
+    floors = theirs.noise if isinstance(theirs, Figures) else {}
+    floors = read_noise(path) if noise or path.exists() else floors
+    num_pairs = min(len(side.valid) if isinstance(side, Figures) else 1 for side in (ours, theirs))
+    for assertion in asked:
+        check_margin(assertion, floors, max(num_pairs, 1))
+
+    def paired(assertion: Assertion) -> tuple[float, tuple[float, float]] | None:
+        if isinstance(ours, Figures) and isinstance(theirs, Figures):
+            return paired_ratio(ours, theirs, figure_of(assertion))
+        return None
+
+    return assertions.check(ours, asked, theirs, paired)
+
+
+def workload_of(side: Run | Figures) -> dict[str, Any]:
+    """What was asked of the load; empty where that is not known."""
+    from loadgen.store import Run
+
+    if not isinstance(side, Run):
+        return side.workload
+    workload: dict[str, Any] = side.plan_source.get("workload") or {}
+    return workload
+
+
+def name_of(side: Run | Figures) -> str:
+    """What the runs are called."""
+    from loadgen.store import Run
+
+    return side.path.name if isinstance(side, Run) else side.name
 
 
 def described(result: AssertionResult) -> dict[str, Any]:

@@ -81,17 +81,23 @@ def import_runs(
 @app.command("export")
 def export_run(
     run: Annotated[Path, typer.Argument(help="Run folder.", metavar="RUN")],
-    to: Annotated[Format, typer.Option("--as", help="vllm: the keys of vLLM bench --save-detailed.")],
+    to: Annotated[
+        Format | None, typer.Option("--as", help="vllm: the keys of vLLM bench --save-detailed.")
+    ] = None,
+    baseline: Annotated[
+        bool, typer.Option("--baseline", help="A file for bench check --baseline, of a run or of --repeat.")
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File (default: stdout).", metavar="FILE")
     ] = None,
 ) -> None:
-    """Write a run as another tool's result file."""
+    """Write a run as another tool's result file, or as a baseline that can live in a repository."""
     from loadgen.interchange import export_vllm
     from loadgen.store import load
 
-    assert to is Format.VLLM
-    text = json.dumps(export_vllm(load(run)), allow_nan=False)
+    if baseline == (to is not None):
+        raise UsageError("say what to write: --as vllm, or --baseline")
+    text = describe_baseline(run) if baseline else json.dumps(export_vllm(load(run)), allow_nan=False)
     if output is None:
         typer.echo(text)
         return
@@ -100,3 +106,16 @@ def export_run(
     except OSError as exc:
         raise UsageError(f"cannot write {output}: {exc.strerror}") from exc
     typer.echo(output)
+
+
+def describe_baseline(folder: Path) -> str:
+    """The figures of a run, or of all runs of a folder, with the noise of this machine where it is known."""
+    from loadgen.cli.check import NOISE
+    from loadgen.measure.baseline import Figures, read_noise
+    from loadgen.measure.replicates import load_replicates
+
+    noise = read_noise(NOISE) if NOISE.exists() else {}
+    figures = Figures.of(folder.resolve().name, load_replicates(folder), noise)
+    if figures.faults:
+        raise UsageError(f"{folder} is no baseline: it is invalid ({', '.join(figures.faults)})")
+    return json.dumps(figures.to_json(), indent=1, allow_nan=False)

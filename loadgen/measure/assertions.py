@@ -7,11 +7,11 @@ is, or there are no samples). An unknown metric or statistic is a usage error; n
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import exp, hypot, log
-from typing import Any
+from typing import Any, Protocol
 
 from loadgen.errors import (
     EXIT_GATE_FAILED,
@@ -152,13 +152,36 @@ def _parse_floor(subject: str, text: str | None) -> float:
     return parse_duration(text) if UNITS.get(subject, "").startswith("s") else _parse_number(text)
 
 
-def check(run: Run, assertions: Sequence[Assertion], baseline: Run | None = None) -> list[AssertionResult]:
-    """Decide every assertion on a run, against a baseline run where it names one."""
+class Side(Protocol):
+    """One side of a gate: a run that is judged, or the figures of several. faults: what makes it invalid."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def faults(self) -> tuple[str, ...]: ...
+
+    def estimate(self, assertion: Assertion) -> Estimate: ...
+
+
+Ratio = tuple[float, tuple[float, float]]
+
+
+def check(
+    run: Run | Side,
+    assertions: Sequence[Assertion],
+    baseline: Run | Side | None = None,
+    paired: Callable[[Assertion], Ratio | None] = lambda _: None,
+) -> list[AssertionResult]:
+    """Decide every assertion on a run or several, against a baseline where it names one.
+
+    paired: ratio and interval of a figure over runs of the same plans, where both sides have such runs.
+    """
     if baseline is None and any(assertion.is_vs_baseline for assertion in assertions):
         raise UsageError("an assertion compares with a baseline: give one with --baseline DIR")
-    ours = judge_for(run, assertions)
-    theirs = None if baseline is None else judge_for(baseline, assertions)
-    return [decide(assertion, ours, theirs) for assertion in assertions]
+    ours = judge_for(run, assertions) if isinstance(run, Run) else run
+    theirs = judge_for(baseline, assertions) if isinstance(baseline, Run) else baseline
+    return [decide(assertion, ours, theirs, paired(assertion)) for assertion in assertions]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -231,7 +254,9 @@ def judge_for(run: Run, assertions: Sequence[Assertion]) -> Judged:
     return Judged(name=run.path.name, measured=measured, summary=summary, faults=faults)
 
 
-def decide(assertion: Assertion, ours: Judged, theirs: Judged | None) -> AssertionResult:
+def decide(
+    assertion: Assertion, ours: Side, theirs: Side | None, paired: Ratio | None = None
+) -> AssertionResult:
     """Decide one assertion."""
 
     def result(
@@ -270,7 +295,7 @@ def decide(assertion: Assertion, ours: Judged, theirs: Judged | None) -> Asserti
         return result(Decision.PASS, f"{pair}, within the floor", seen / base if base else None)
     if base == 0:
         return result(Decision.UNDECIDED, f"{pair}: no ratio to nothing")
-    ratio, interval = seen / base, ratio_interval(*estimates)
+    ratio, interval = paired or (seen / base, ratio_interval(*estimates))
     if interval is None:
         return result(Decision.UNDECIDED, f"{pair} ({ratio - 1:+.1%}), of unknown noise", ratio)
     change = f"{ratio - 1:+.1%}  [{interval[0] - 1:+.1%}, {interval[1] - 1:+.1%}]"

@@ -19,7 +19,7 @@ from loadgen.store import Run, load
 REPEAT_SCHEMA_VERSION = 1
 DOCUMENT = "repeat.json"
 METRICS = ("ttft_s", "itl_s", "tpot_s", "e2e_s", "max_gap_s")
-STATISTICS = ("mean", "p50", "p90", "p99")
+STATISTICS = ("mean", "p50", "p90", "p95", "p99", "p99.9")
 RATES = ("ok_per_s", "output_tokens_per_s")
 
 
@@ -52,7 +52,10 @@ class Replicate:
             for statistic in STATISTICS
         }
         found |= {name.removesuffix("_per_s"): summary["rates"].get(name) for name in RATES}
-        found["goodput"] = summary["slo"]["goodput_per_s"]
+        counts, slo = summary["counts"], summary["slo"]
+        found |= {"goodput": slo["goodput_per_s"], "attained": slo["attained_fraction"]}
+        num = counts.get("scheduled_in_window")
+        found["errors.rate"] = 1 - counts["ok_in_window"] / num if num else None
         intervals = {
             f"{metric.removesuffix('_s')}.{statistic}": tuple(ends)
             for metric in METRICS
