@@ -149,7 +149,7 @@ def context_lines(manifest: Json, summary: Json) -> list[tuple[str, str]]:
         *(("", text) for text in _by_turn(summary.get("groups") or {})),
         ("Little", _little(summary.get("little") or {})),
         ("trace", _trace((manifest.get("plan") or {}).get("trace") or {})),
-        ("stamps", _stamps(summary.get("stamps") or {})),
+        ("stamps", _stamps(summary.get("stamps") or {}, manifest.get("target") or {})),
         ("engine", _engine(summary.get("engine") or {})),
         *(("server", text) for text in _server(summary.get("server") or {})),
     ]
@@ -240,7 +240,10 @@ def _goodput(slo: Json) -> str:
     return f"{format_number(slo['goodput_per_s'])} /s: {share} of all requests had {asked}"
 
 
-def _stamps(stamps: Json) -> str:
+def _stamps(stamps: Json, target: Json) -> str:
+    if target.get("kind") == "simulated engine":
+        cost = target.get("cost") or {}
+        return f"virtual time; step cost {printable(str(cost.get('name')))}, {cost.get('origin')}"
     if stamps.get("exact_fraction") is None:
         return ""
     source = {"kernel": "from the kernel", "user": "from user space"}.get(str(stamps.get("source")), "mixed")
