@@ -78,7 +78,8 @@ class Drawn:
         counts = self.counts.ravel()
         ends = np.cumsum(counts)
         total = ends[-1] if len(ends) else 0
-        ids = np.repeat(self.starts.ravel() - (ends - counts), counts) + np.arange(total)
+        ids = np.repeat(self.starts.ravel() - (ends - counts), counts)
+        ids += np.arange(total)
         return ids, np.append(0, np.cumsum(self.num_blocks))
 
 
@@ -113,13 +114,13 @@ def hit_tokens(
     n = len(prompt_tokens)
     if not len(blocks):
         return np.zeros(n, np.int64)
-    rows = np.repeat(np.arange(n), np.diff(offsets))
-    _, first, inverse = np.unique(blocks, return_index=True, return_inverse=True)
-    is_new = rows[first][inverse] == rows
-    # The position of a row's first new block is where its run of hits ends.
-    position = np.where(is_new, np.arange(len(blocks)), len(blocks))
-    padded = np.append(position, len(blocks))
-    ends = np.minimum.reduceat(padded, np.minimum(offsets[:-1], len(blocks)))
+    if blocks.min() < 0 or blocks.max() > 8 * len(blocks):
+        blocks = np.unique(blocks, return_inverse=True)[1]
+    rows = np.repeat(np.arange(n, dtype=np.int32), np.diff(offsets))
+    first = np.empty(int(blocks.max()) + 1, np.int32)
+    first[blocks[::-1]] = rows[::-1]  # of several writes the last one stays: the first row that has the block
+    # A row's run of hits ends at its first block that is new, or with its last.
+    is_new = np.append(np.flatnonzero(first[blocks] == rows), len(blocks))
+    ends = is_new[np.searchsorted(is_new, offsets[:-1])]
     run = np.minimum(ends, offsets[1:]) - offsets[:-1]
-    run[np.diff(offsets) == 0] = 0
-    return np.minimum(run * block_tokens, prompt_tokens).astype(np.int64)
+    return np.asarray(np.minimum(run * block_tokens, prompt_tokens), np.int64)

@@ -169,8 +169,7 @@ class Workload:
         if self.trace is not None:
             plan = replay(self, streams)
         elif self.clients:
-            drawn = [draw(client, streams.child(f"clients/{client.name}")) for client in self._clients()]
-            plan = superpose(drawn, self.num_requests)
+            plan = self._superposed(streams)
         else:
             plan = draw(self, streams)
         if not len(plan):
@@ -186,6 +185,19 @@ class Workload:
                 "sessions": session_figures(plan.session, plan.think_ns),
             },
         )
+
+    def _superposed(self, streams: Streams) -> Plan:
+        """Draw every client; where the requests are counted, for as long as they all together need."""
+        clients, wanted = self._clients(), self.num_requests
+        rates = [client.rate_per_s for client in clients]
+        until_s = None if wanted is None or None in rates else 1.1 * wanted / sum(filter(None, rates)) + 1
+        while True:
+            if until_s is not None:
+                clients = [replace(client, num_requests=None, duration_s=until_s) for client in clients]
+            drawn = [draw(client, streams.child(f"clients/{client.name}")) for client in clients]
+            if until_s is None or wanted is None or sum(map(len, drawn)) >= wanted:
+                return superpose(drawn, wanted)
+            until_s *= 2
 
     def _law_means(self) -> dict[str, float] | None:
         """The mean lengths that the laws imply, truncation included, before scale and limits."""

@@ -43,8 +43,8 @@ BURSTGPT = Format(
     session="Session ID",
 )
 # Mooncake (github.com/kvcache-ai/Mooncake, Apache-2.0): ms; a hash id names a block and all before it. AIPerf
-# adds sessions and, in place of a time, the delay after the answer before. vLLM's timed traces have these keys
-# in seconds with blocks of 16.
+# adds sessions and, in place of a time, the delay after the answer before. vLLM's timed traces have these
+# keys in seconds with blocks of 16.
 MOONCAKE = Format(
     name="mooncake",
     unit="ms",
