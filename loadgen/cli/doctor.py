@@ -21,10 +21,32 @@ Tokens = Annotated[
     int, typer.Option("--output-tokens", help="Mean length of the answers of that run.", min=1)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+EqualArms = Annotated[
+    bool, typer.Option("--aa", help="Measure by how much equal runs differ on this machine.")
+]
+Flags = Annotated[
+    str, typer.Option("--run", help="With --aa: flags of those runs, as of bench run.", metavar="FLAGS")
+]
+Pairs = Annotated[int, typer.Option("--pairs", help="With --aa: how many pairs of runs.")]
 
 
-def doctor(rate: Rate = None, output_tokens: Tokens = 64, as_json: Json = False) -> None:
+def doctor(
+    ctx: typer.Context,
+    rate: Rate = None,
+    output_tokens: Tokens = 64,
+    as_json: Json = False,
+    aa: EqualArms = False,
+    run: Flags = "",
+    pairs: Pairs = 8,
+) -> None:
     """Tell the limits of this machine and this client's own error, at growing rates or at the one planned."""
+    if aa:
+        from loadgen.cli.noise import measure_noise
+
+        measure_noise(ctx, run, pairs, as_json=as_json)
+        return
+    if run:
+        raise UsageError("--run belongs to --aa: it says which runs are compared with their equals")
     from rich.console import Console
 
     from loadgen import doctor as examine
