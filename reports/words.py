@@ -146,6 +146,7 @@ def context_lines(manifest: Json, summary: Json) -> list[tuple[str, str]]:
         ("window", _window(summary.get("window") or {})),
         ("arrivals", _arrivals(summary.get("arrivals") or {})),
         ("sessions", _sessions((summary.get("load") or {}).get("sessions") or {})),
+        ("prefix", _prefix(summary.get("prefix") or {})),
         *(("", text) for text in _by_turn(summary.get("groups") or {})),
         ("Little", _little(summary.get("little") or {})),
         ("trace", _trace((manifest.get("plan") or {}).get("trace") or {})),
@@ -191,6 +192,17 @@ def _sessions(sessions: Json) -> str:
     if not sessions["closed_turns"]:
         return said
     return f"{said}, {format_count(sessions['closed_turns'])} closed (a slow answer delays the next turn)"
+
+
+def _prefix(prefix: Json) -> str:
+    """Set what the server found in its cache beside what an unlimited one would find."""
+    if not prefix:
+        return ""
+    expected, reported = prefix["expected_hit_rate"], prefix["reported_hit_rate"]
+    found = (
+        "the server does not say what it found" if reported is None else f"{format_percent(reported)} found"
+    )
+    return f"{found}; an unlimited cache would find {format_percent(expected)} of the prompt tokens"
 
 
 def _by_turn(groups: Json) -> list[str]:

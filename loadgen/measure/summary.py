@@ -65,6 +65,7 @@ def summarize_measured(run: Run, measured: Measured, options: MeasureOptions) ->
             "max_in_flight": options.max_in_flight,
             "sessions": describe_sessions(run, measured),
         },
+        "prefix": describe_prefix(run, measured),
         "metrics": {name: metric.to_json() for name, metric in metrics.items()},
         "slo": evaluate_slo(measured, options),
         "groups": describe_groups(run, measured, options.objectives),
@@ -107,6 +108,21 @@ def count(measured: Measured) -> dict[str, Any]:
         "by_outcome": columns.count_outcomes(),
         "scheduled_in_window": measured.num_scheduled,
         "ok_in_window": int(measured.counted.sum()),
+    }
+
+
+def describe_prefix(run: Run, measured: Measured) -> dict[str, float | None] | None:
+    """Share of prompt tokens that an unlimited cache finds, beside what the server says it found."""
+    columns = measured.columns
+    expected = planned_shared_tokens(run)
+    planned = float(columns.prompt_tokens_planned.sum())
+    if not planned or not expected.any():
+        return None
+    told = columns.is_ok & ~np.isnan(columns.cached_tokens) & ~np.isnan(columns.prompt_tokens)
+    seen = float(columns.prompt_tokens[told].sum())
+    return {
+        "expected_hit_rate": float(expected.sum()) / planned,
+        "reported_hit_rate": float(columns.cached_tokens[told].sum()) / seen if seen else None,
     }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadgen.measure.columns import OUTCOMES, Columns
 from loadgen.records import Outcome, RequestRecord, arrow_schema, to_row
@@ -77,8 +78,11 @@ def make_run(
     workload: dict[str, Any] | None = None,
     manifest: dict[str, Any] | None = None,
     think_ns: Sequence[int] | None = None,
+    blocks: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None,
 ) -> Run:
-    """A run folder that holds these rows, whole. think_ns: as in the plan; by default no row waits."""
+    """A run folder that holds these rows, whole. think_ns, blocks (of 16 tokens, with their offsets): as in
+    the plan; by default no row waits or shares anything.
+    """
     scheduled = np.array([record.scheduled_ns for record in records], np.int64)
     plan = Plan.of(
         np.minimum.accumulate(scheduled[::-1])[::-1],
@@ -92,6 +96,8 @@ def make_run(
         turn=np.array([record.turn for record in records], np.int64),
         think_ns=plan.think_ns if think_ns is None else np.array(think_ns, np.int64),
     )
+    if blocks is not None:
+        plan = replace(plan, prefix_blocks=blocks[0], prefix_offsets=blocks[1], block_tokens=16)
     folder = RunFolder.create(out, "test")
     folder.write_plan(plan)
     writer = RowWriter(stream_path(folder.path, 0))

@@ -285,3 +285,17 @@ def test_turns_that_wait_are_no_arrivals_of_the_open_process(tmp_path: Path) -> 
     assert "unstable" not in codes(summary, "findings")
     assert summary["arrivals"]["rate_per_s"] == pytest.approx(10)
     assert summary["arrivals"]["tests"][0]["expected"] == pytest.approx(10)
+
+
+def test_what_the_cache_found_stands_beside_what_it_could_find(tmp_path: Path) -> None:
+    records = [
+        make_record(i, scheduled_s=i / 10, prompt_tokens_planned=48, prompt_tokens=48) for i in range(50)
+    ]
+    blocks = np.array([0, 1] * 50, np.int64), np.arange(0, 101, 2)
+    assert summarize(make_run(tmp_path, records))["prefix"] is None
+    silent = summarize(make_run(tmp_path, records, blocks=blocks))["prefix"]
+    assert silent == {"expected_hit_rate": pytest.approx(49 * 32 / (50 * 48)), "reported_hit_rate": None}
+    for record in records[1:]:
+        record.cached_tokens = 16
+    told = summarize(make_run(tmp_path, records, blocks=blocks))["prefix"]
+    assert told["reported_hit_rate"] == pytest.approx(16 / 48)
