@@ -110,3 +110,38 @@ def test_what_is_no_baseline_is_told(
     assert bench("runs", "export", repeated) == 2
     assert bench("check", repeated, "--baseline", repeated, "--noise", strange, "--assert", GATE) == 2
     assert "doctor --aa" in capsys.readouterr().err
+
+
+def test_the_gate_may_stand_in_bench_toml(
+    repeated: Path, baseline: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "base.json").write_bytes(baseline.read_bytes())
+    config = tmp_path / "bench.toml"
+    config.write_text(
+        'rate = 20\n[check]\nassert = ["e2e.mean vs baseline <= +5%"]\nbaseline = "base.json"\n'
+    )
+    code, found = decide(capsys, repeated)
+    assert (code, found["assertion"]) == (0, GATE)
+    code, found = decide(capsys, repeated, "--assert", "e2e.mean < 1ms")
+    assert (code, found["assertion"]) == (1, "e2e.mean < 1ms")
+    assert bench("run", "--simulate", "--duration", "1s", "--quiet", "--out", tmp_path / "runs") == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[check]\nassertions = []", "assertions"),
+        ("[check]\nassert = 'ttft.p99 < 1s'", "assert"),
+        ("[check]\nassert = [1]", "list of texts"),
+        ("check = 1", "check = 1"),
+        ("[check", "not TOML"),
+    ],
+)
+def test_what_is_wrong_in_bench_toml_is_named(
+    text: str, words: str, repeated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bench.toml").write_text(text)
+    assert bench("check", repeated) == 2
+    said = capsys.readouterr().err
+    assert "bench.toml" in said
+    assert words in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,14 +55,26 @@ def check(
             help="Folder for smaller.json and bigger.json of github-action-benchmark.", metavar="DIR"
         ),
     ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="Its table [check] holds assert = [...], baseline and noise (default: ./bench.toml).",
+            metavar="FILE",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Decide assertions on a finished run: 0 all pass, 1 one fails, 3 the run is invalid, 4 undecided."""
     from loadgen.measure.assertions import exit_code, parse_assertion
     from reports.export import gate
 
+    kept = read_gate(config)
+    assertions = assertions or kept.get("assert") or []
+    baseline, noise = (given or kept.get(key) for given, key in ((baseline, "baseline"), (noise, "noise")))
     if not assertions:
-        raise UsageError("nothing to check: give --assert 'ttft.p99 < 400ms'")
+        raise UsageError(
+            "nothing to check: give --assert 'ttft.p99 < 400ms', or [check] assert in bench.toml"
+        )
     asked = [parse_assertion(text) for text in assertions]
     judged = load_side(run or newest_run(Path("runs")))
     results = decide(judged, asked, load_side(baseline) if baseline else None, noise)
@@ -83,6 +96,28 @@ def check(
             )
             typer.echo(f"{label} {result.assertion.text}: {result.message}")
     raise typer.Exit(exit_code(results))
+
+
+def read_gate(path: Path | None) -> dict[str, Any]:
+    """Read the table [check] of a TOML file; paths in it are relative to the file."""
+    path = path or (Path("bench.toml") if Path("bench.toml").is_file() else None)
+    if path is None:
+        return {}
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8")).get("check", {})
+    except OSError as exc:
+        raise UsageError(f"cannot read {path}: {exc.strerror}") from exc
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        raise UsageError(f"{path} is not TOML: {exc}") from exc
+    kinds = {"assert": list, "baseline": str, "noise": str}
+    for key, value in found.items() if isinstance(found, dict) else [("check", found)]:
+        if key not in kinds or not isinstance(value, kinds[key]):
+            raise UsageError(
+                f"{path}: [check] takes assert = [...], baseline and noise, not {key} = {value!r}"
+            )
+    if not all(isinstance(text, str) for text in found.get("assert", [])):
+        raise UsageError(f"{path}: [check] assert must be a list of texts")
+    return {key: value if key == "assert" else path.parent / value for key, value in found.items()}
 
 
 def load_side(path: Path) -> Run | Figures:
