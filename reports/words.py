@@ -140,12 +140,13 @@ def interval(metric: Json, statistic: str, unit: Unit) -> str:
 def context_lines(manifest: Json, summary: Json) -> list[tuple[str, str]]:
     """Name and say what the figures rest on: window, arrivals, trace, engine, target; only what is known."""
     slo = summary.get("slo") or {}
+    sessions = (summary.get("load") or {}).get("sessions") or {}
     lines = [
         *(("SLO", _objective(target)) for target in slo.get("targets") or [] if target["statistic"]),
         ("goodput", _goodput(slo)),
         ("window", _window(summary.get("window") or {})),
-        ("arrivals", _arrivals(summary.get("arrivals") or {})),
-        ("sessions", _sessions((summary.get("load") or {}).get("sessions") or {})),
+        ("arrivals", _arrivals(summary.get("arrivals") or {}, sessions)),
+        ("sessions", _sessions(sessions)),
         ("prefix", _prefix(summary.get("prefix") or {})),
         *(("", text) for text in _by_turn(summary.get("groups") or {})),
         ("Little", _little(summary.get("little") or {})),
@@ -165,12 +166,13 @@ def _window(window: Json) -> str:
     return f"requests scheduled from {start:.1f} s to {end:.1f} s; warm-up: {method}"
 
 
-def _arrivals(arrivals: Json) -> str:
+def _arrivals(arrivals: Json, sessions: Json) -> str:
     if arrivals.get("rate_per_s") is None:
         return ""
     asked = f" (asked: {arrivals['asked']})" if arrivals.get("asked") else ""
+    only = ", without turns that waited" if sessions.get("closed_turns") else ""
     spread = f", gap CV {arrivals['gap_cv']:.2f}" if arrivals.get("gap_cv") is not None else ""
-    return f"{format_number(arrivals['rate_per_s'])} /s as sent{spread}{asked}"
+    return f"{format_number(arrivals['rate_per_s'])} /s as sent{spread}{only}{asked}"
 
 
 def _little(little: Json) -> str:
