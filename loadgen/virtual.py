@@ -38,6 +38,7 @@ class VirtualRows:
         self._sent: list[tuple[int, int]] = []
         self._stamps_ps: list[int] = []
         self._num_stamps: list[int] = []
+        self._delay_ns: list[int] = []
         self._ends: list[tuple[int | None, str, str | None, int | None]] = []
 
     def append(
@@ -47,16 +48,21 @@ class VirtualRows:
         sent_ns: int,
         stamps_ps: Sequence[int],
         *,
+        delay_ns: int = 0,
         ended_ns: int | None = None,
         outcome: Outcome = Outcome.OK,
         error: str | None = None,
         http_status: int | None = 200,
     ) -> None:
-        """Take a request that has ended; `ended_ns` where that is not at its last token."""
+        """Take a request that has ended; `ended_ns` where that is not at its last token.
+
+        stamps_ps: when its tokens came out of the engine, `delay_ns` before they were read.
+        """
         self._index.append(index)
         self._sent.append((scheduled_ns, sent_ns))
         self._stamps_ps += stamps_ps
         self._num_stamps.append(len(stamps_ps))
+        self._delay_ns.append(delay_ns)
         self._ends.append((ended_ns, str(outcome), error and error[:MAX_ERROR_CHARS], http_status))
         if len(self._index) >= BATCH_ROWS:
             self.flush()
@@ -67,7 +73,14 @@ class VirtualRows:
             return
         self._stream.write_batch(self._batch())
         self._file.flush()
-        for pending in (self._index, self._sent, self._stamps_ps, self._num_stamps, self._ends):
+        for pending in (
+            self._index,
+            self._sent,
+            self._stamps_ps,
+            self._num_stamps,
+            self._delay_ns,
+            self._ends,
+        ):
             pending.clear()
 
     def close(self) -> None:
@@ -83,6 +96,7 @@ class VirtualRows:
         rows = np.array(self._index, np.int64)
         scheduled, sent = np.array(self._sent, np.int64).T
         stamps = (np.array(self._stamps_ps, np.int64) + 500) // 1000
+        stamps += np.repeat(np.array(self._delay_ns, np.int64), self._num_stamps)
         offsets = np.concatenate([[0], np.cumsum(self._num_stamps)]).astype(np.int32)
         counts = np.diff(offsets)
         is_empty = counts == 0

@@ -118,13 +118,19 @@ class CostModel:
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A cost model and where it comes from; `held_out` is the error on steps that the fit did not see."""
+    """A cost model and where it comes from.
+
+    inbound_ns, outbound_ns: from the client's send to the engine, and from the engine to the client.
+    held_out: the error on steps that the fit did not see.
+    """
 
     name: str
     origin: str
     work: Weights
     bound: Weights | None = None
     per_swap_block: int = 0
+    inbound_ns: int = 0
+    outbound_ns: int = 0
     device: str = ""
     model: str = ""
     date: str = ""

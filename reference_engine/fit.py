@@ -20,12 +20,15 @@ from numpy.typing import NDArray
 from reference_engine.config import ConfigError, EngineConfig
 from reference_engine.cost import PS_PER_NS, CostModel, Loads, Profile, Weights
 from reference_engine.step import Load
-from reference_engine.steplog import STEP_COLUMNS, STEPS_FILE
+from reference_engine.steplog import REQUESTS_FILE, STEP_COLUMNS, STEPS_FILE
 
 MIN_STEPS = 200
 BLOCK_STEPS = 25  # steps that follow each other are alike: whole blocks are held out, not single steps
 OUTLIER_SIGMAS = 4.0
 NAMES = tuple(item.name for item in fields(Weights))
+
+CLIENT_COLUMNS = ("server_request_id", "sent_ns", "first_token_ns")
+ENGINE_COLUMNS = ("arrived_ns", "first_token_ns")
 
 Floats = NDArray[np.float64]
 
@@ -133,7 +136,26 @@ def fit_folder(folder: Path) -> Profile:
         raise ConfigError(f"{path} is of an older version: it has no {min(missing)}")
     steps = np.column_stack([table.column(name).to_numpy() for name in STEP_COLUMNS])
     config = msgspec.json.decode(table.schema.metadata[b"config"], type=EngineConfig)
-    return fit_profile(steps, config, folder.name)
+    return msgspec.structs.replace(fit_profile(steps, config, folder.name), **fit_delays(folder))
+
+
+def fit_delays(folder: Path) -> dict[str, int]:
+    """Return the median nanoseconds from send to engine and back, of requests that were answered."""
+    import pyarrow.parquet as pq
+
+    if not (folder / "requests.parquet").exists() or not (folder / REQUESTS_FILE).exists():
+        return {}
+    client = pq.read_table(folder / "requests.parquet", columns=list(CLIENT_COLUMNS))
+    engine = pq.read_table(folder / REQUESTS_FILE, columns=["server_request_id", *ENGINE_COLUMNS])
+    both = client.join(engine, "server_request_id", join_type="inner", right_suffix="_engine").drop_null()
+    if not len(both):
+        return {}
+    at = {
+        name: both.column(name).to_numpy() for name in both.column_names if name.endswith(("_ns", "_engine"))
+    }
+    inbound = np.median(at["arrived_ns"] - at["sent_ns"])
+    outbound = np.median(at["first_token_ns"] - at["first_token_ns_engine"])
+    return {"inbound_ns": max(0, int(inbound)), "outbound_ns": max(0, int(outbound))}
 
 
 def describe_device() -> str:

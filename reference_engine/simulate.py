@@ -81,6 +81,14 @@ class Patience:
     drain_ns: int = NEVER_NS
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delays:
+    """Nanoseconds between client and engine: of a request on its way in, of tokens on their way out."""
+
+    inbound_ns: int = 0
+    outbound_ns: int = 0
+
+
 class Simulation:
     """One engine in virtual time, from the first request to the last."""
 
@@ -94,6 +102,7 @@ class Simulation:
         *,
         steps: StepRows | None = None,
         patience: Patience | None = None,
+        delays: Delays | None = None,
         is_jumping: bool = True,
     ) -> None:
         self.config = config
@@ -106,6 +115,7 @@ class Simulation:
         self._listener = listener
         self._steps = steps
         self._patience = patience or Patience()
+        self._delays = delays or Delays()
         self._is_jumping = is_jumping
         self._executor = SimulatedExecutor(cost, self.clock)
         self._accountant = Accountant(self.scheduler.policy, self.scheduler.state, cost.cost_ps)
@@ -116,6 +126,7 @@ class Simulation:
         self._first_token_by: deque[tuple[int, Sequence]] = deque()
         self._end_by: deque[tuple[int, Sequence]] = deque()
         self._num_sent = 0
+        self._answers: deque[tuple[int, int]] = deque()  # on their way back: when they arrive, of which row
         self._is_held = False  # a cap on requests in flight kept the client from sending
         self._drained_by = NEVER_PS
 
@@ -127,25 +138,29 @@ class Simulation:
             if self.scheduler.has_work:
                 if self._has_news or not (self._is_jumping and self._jump()):
                     self._step()
-            elif (due_ns := self._schedule.next_ns()) < NEVER_NS:
-                self.clock.now_ps = max(self.clock.now_ps, due_ns * PS_PER_NS)
+            elif (client_ps := self._next_of_client_ps()) < NEVER_PS:
+                self.clock.now_ps = max(self.clock.now_ps, client_ps)
             else:
                 return
         self._cancel_all("the run was stopped")
 
     def _take_in(self) -> None:
         """Queue what has arrived by now."""
+        inbound_ns = self._delays.inbound_ns
         now_ns, schedule = self.clock.now_ps // PS_PER_NS, self._schedule
-        while schedule.next_ns() <= now_ns:
-            due = schedule.take(now_ns)
+        while self._answers and self._answers[0][0] <= now_ns:
+            ended_ns, row = self._answers.popleft()
+            schedule.on_end(row, ended_ns)
+        while schedule.next_ns() <= now_ns - inbound_ns:
+            due = schedule.take(now_ns - inbound_ns)
             assert due is not None
-            sent_ns = now_ns if self._is_held else due.scheduled_ns
+            sent_ns = now_ns - inbound_ns if self._is_held else due.scheduled_ns
             self._listener.sent(due.position, due.scheduled_ns, sent_ns)
-            self._send(self._sequence(due.position, sent_ns), now_ns)
+            self._send(self._sequence(due.position, sent_ns + inbound_ns), sent_ns, now_ns)
         self._is_held = schedule.next_ns() >= NEVER_NS
 
-    def _send(self, sequence: Sequence, now_ns: int) -> None:
-        patience, sent_ns = self._patience, sequence.arrived_ns
+    def _send(self, sequence: Sequence, sent_ns: int, now_ns: int) -> None:
+        patience = self._patience
         self._num_sent += 1
         if self._num_sent == len(self._plan):
             self._drained_by = (sent_ns + patience.drain_ns) * PS_PER_NS
@@ -155,17 +170,17 @@ class Simulation:
         except (UnservableError, TurnedAwayError) as error:
             status = 400 if isinstance(error, UnservableError) else 429
             self._listener.failed(sequence, Failure("http_status", str(error), status), now_ns, [])
-            self._schedule.on_end(sequence.handle, now_ns)
+            self._answer(sequence)
             return
         self.scheduler.add(sequence)
         self._has_news = True
-        self._accountant.arrive(sequence, sent_ns * PS_PER_NS)
+        self._accountant.arrive(sequence, sequence.arrived_ns * PS_PER_NS)
         if patience.first_token_ns < NEVER_NS:
             self._first_token_by.append(((sent_ns + patience.first_token_ns) * PS_PER_NS, sequence))
         if patience.total_ns < NEVER_NS:
             self._end_by.append(((sent_ns + patience.total_ns) * PS_PER_NS, sequence))
 
-    def _sequence(self, row: int, sent_ns: int) -> Sequence:
+    def _sequence(self, row: int, arrived_ns: int) -> Sequence:
         plan = self._plan
         num_prompt = int(plan.prompt_tokens[row])
         return Sequence(
@@ -174,8 +189,8 @@ class Simulation:
             tokens=self._tokens(row, num_prompt) if self.config.is_prefix_shared else [0] * num_prompt,
             num_prompt=num_prompt,
             max_tokens=int(plan.output_tokens[row]),
-            arrived_ns=sent_ns,
-            enqueued_ns=sent_ns,
+            arrived_ns=arrived_ns,
+            enqueued_ns=arrived_ns,
             user=plan.classes[plan.class_id[row]],
         )
 
@@ -218,17 +233,24 @@ class Simulation:
         stamps = self._accountant.drop(sequence)
         now_ns = self.clock.now_ns
         self._listener.failed(sequence, failure, now_ns, stamps)
-        self._schedule.on_end(sequence.handle, now_ns)
+        self._answer(sequence)
 
     def _next_event_ps(self) -> int:
         """Return when something other than a step next happens."""
-        event_ps = min(self._schedule.next_ns() * PS_PER_NS, self._drained_by)
+        event_ps = min(self._next_of_client_ps(), self._drained_by)
         for queue in (self._first_token_by, self._end_by):
             if queue:
                 event_ps = min(event_ps, queue[0][0])
         if (deadline_ns := self._door.next_deadline_ns()) is not None:
             event_ps = min(event_ps, deadline_ns * PS_PER_NS)
         return event_ps
+
+    def _next_of_client_ps(self) -> int:
+        """Return when the next request arrives, or an answer that may release one."""
+        client_ns = min(NEVER_NS, self._schedule.next_ns() + self._delays.inbound_ns)
+        if self._answers:
+            client_ns = min(client_ns, self._answers[0][0])
+        return client_ns * PS_PER_NS
 
     def _step(self) -> None:
         start_ps, scheduler = self.clock.now_ps, self.scheduler
@@ -292,4 +314,9 @@ class Simulation:
 
     def _complete(self, sequence: Sequence) -> None:
         self._listener.completed(sequence, self._accountant.close(sequence))
-        self._schedule.on_end(sequence.handle, self.clock.now_ns)
+        self._answer(sequence)
+
+    def _answer(self, sequence: Sequence) -> None:
+        """Let the client know of an end, once the way back has been gone."""
+        ended_ns = self.clock.now_ps // PS_PER_NS
+        self._answers.append((ended_ns + self._delays.outbound_ns, sequence.handle))

@@ -165,7 +165,7 @@ def _record(
     cost = target.profile.cost
     steps, request_log = open_logs(folder.path, cost, metadata)
     rows = VirtualRows(folder.path, plan)
-    listener = Recorder(folder.run_id, rows, request_log)
+    listener = Recorder(folder.run_id, rows, request_log, target.profile.outbound_ns)
     try:
         _run(options, plan, target, listener, steps, interruption)
     finally:
@@ -186,8 +186,9 @@ def _run(
     interruption: Interruption,
 ) -> None:
     from loadgen.drive.dispatch import ClosedSchedule, OpenSchedule, split_plan
-    from reference_engine.simulate import Simulation
+    from reference_engine.simulate import Delays, Simulation
 
+    profile = target.profile
     (share,) = split_plan(plan, 1)
     schedule = (
         OpenSchedule(share, 0, options.max_in_flight)
@@ -196,12 +197,13 @@ def _run(
     )
     Simulation(
         target.config,
-        target.profile.cost,
+        profile.cost,
         plan,
         schedule,
         listener,
         steps=steps,
         patience=_patience(options),
+        delays=Delays(inbound_ns=profile.inbound_ns, outbound_ns=profile.outbound_ns),
     ).run(interruption.stop.is_set)
 
 
@@ -216,12 +218,13 @@ def _patience(options: RunOptions) -> Patience:
 
 
 class Recorder:
-    """Passes on what happened to each request: to the client's rows and to the engine's."""
+    """Passes on what happened to each request: to the engine's rows, and later to those of the client."""
 
-    def __init__(self, run_id: str, rows: VirtualRows, request_log: RequestLog) -> None:
+    def __init__(self, run_id: str, rows: VirtualRows, request_log: RequestLog, outbound_ns: int) -> None:
         self._run_id = run_id
         self._rows = rows
         self._request_log = request_log
+        self._outbound_ns = outbound_ns
         self._in_flight: dict[int, tuple[int, int]] = {}
 
     def sent(self, row: int, scheduled_ns: int, sent_ns: int) -> None:
@@ -229,7 +232,7 @@ class Recorder:
 
     def completed(self, sequence: Sequence, account: Account) -> None:
         row = sequence.handle
-        self._rows.append(row, *self._in_flight.pop(row), account.stamps)
+        self._rows.append(row, *self._in_flight.pop(row), account.stamps, delay_ns=self._outbound_ns)
         sequence.request_id = f"{self._run_id}-{row}"
         self._request_log.append(sequence, account)
 
@@ -241,7 +244,8 @@ class Recorder:
             row,
             *self._in_flight.pop(row),
             stamps_ps,
-            ended_ns=at_ns,
+            delay_ns=self._outbound_ns,
+            ended_ns=at_ns + self._outbound_ns,
             outcome=Outcome(failure.outcome),
             error=failure.error,
             http_status=failure.http_status,

@@ -13,7 +13,7 @@ from reference_engine.config import EngineConfig
 from reference_engine.cost import PS_PER_NS, parse_cost
 from reference_engine.executors.simulated import to_ns
 from reference_engine.sequence import Sequence
-from reference_engine.simulate import Failure, Patience, Simulation
+from reference_engine.simulate import Delays, Failure, Patience, Simulation
 from reference_engine.simulation_log import StepRows
 from reference_engine.steplog import split_accounts
 from workloads.plan import Plan
@@ -80,6 +80,7 @@ def simulate(
     has_steps: bool = False,
     limit: int | None = None,
     concurrency: int | None = None,
+    delays: Delays | None = None,
 ) -> Outcomes:
     """Run a plan to its end and return what happened."""
     outcomes, model = Outcomes(), parse_cost(cost).cost
@@ -87,7 +88,15 @@ def simulate(
     (share,) = split_plan(plan, 1)
     schedule = OpenSchedule(share, 0, limit) if concurrency is None else ClosedSchedule(share, 0, concurrency)
     simulation = Simulation(
-        config, model, plan, schedule, outcomes, steps=steps, patience=patience, is_jumping=is_jumping
+        config,
+        model,
+        plan,
+        schedule,
+        outcomes,
+        steps=steps,
+        patience=patience,
+        delays=delays,
+        is_jumping=is_jumping,
     )
     simulation.run()
     outcomes.num_steps = simulation.num_steps

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from reference_engine.config import DoorConfig, EngineConfig
 from reference_engine.policies import POLICIES
-from reference_engine.simulate import Patience
+from reference_engine.simulate import Delays, Patience
 from tests.reference_engine.simulated import make_plan, simulate
 from workloads.plan import Plan
 
@@ -169,3 +169,13 @@ def test_a_turn_waits_for_the_answer_before_it() -> None:
         think_ns=np.array([-1, 1_000_000_000]),
     )
     assert simulate(CONFIG, plan).sent_ns[1] == 10 * 8_250_000 + 1_000_000_000
+
+
+def test_the_way_to_the_engine_and_back_takes_its_time() -> None:
+    delays = Delays(inbound_ns=1_000_000, outbound_ns=2_000_000)
+    outcomes = simulate(CONFIG, make_plan([0.5, 0.6], 4, 10), delays=delays)
+    assert outcomes.stamps_ns[0][0] == 501_000_000 + 8_250_000
+    closed = simulate(CONFIG, make_plan([0, 0], 4, 10), concurrency=1, delays=delays)
+    assert closed.sent_ns == {0: 0, 1: 82_500_000 + 3_000_000}
+    held = simulate(CONFIG, make_plan([0, 0], 4, 10), limit=1, delays=delays)
+    assert held.sent_ns[1] >= 82_500_000 + 2_000_000
