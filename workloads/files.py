@@ -27,18 +27,21 @@ def preset_names() -> list[str]:
 
 
 def load_workload(name_or_path: str) -> Workload:
-    """Load a workload file, or the preset of that name."""
+    """Load a workload file, the preset of that name, or the workload that a run's manifest.json holds."""
     path = Path(name_or_path)
     if not path.exists():
         if name_or_path not in preset_names():
             raise unknown_name("workload file or preset", name_or_path, preset_names())
         path = _PRESETS / f"{name_or_path}.toml"
     try:
-        values = tomllib.loads(path.read_text("utf-8-sig"))
+        text = path.read_text("utf-8-sig")
+        values = json.loads(text)["plan"]["workload"] if path.suffix == ".json" else tomllib.loads(text)
     except OSError as exc:
         raise WorkloadError(f"{path} cannot be read: {exc.strerror}") from exc
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise WorkloadError(f"{path} is not valid TOML: {exc}") from exc
+    except (ValueError, KeyError, TypeError) as exc:
+        raise WorkloadError(f"{path} is no manifest.json of a run") from exc
     values.setdefault("name", path.stem)
     try:
         return workload_of(values, path.parent)

@@ -92,6 +92,8 @@ def preview(
     console.print(
         f"[bold]{len(plan):,} requests[/] in {plan.span_s:.1f} s, plan {plan.digest()}, seed {seed}"
     )
+    if rate_asked := plan.source["workload"].get("rate_per_s"):
+        console.print(f"asked     {rate_asked:g}/s")
     for treated, count in plan.source["limits"].items():
         console.print(f"limits    {count:,} {treated.replace('_', ' ')}")
     _draw(console, realised, profile(plan.arrival_ns, plan.prompt_tokens, plan.output_tokens))

@@ -1,5 +1,6 @@
 """Workload files and presets: what is written is read back; what cannot be read is told by file and key."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -121,3 +122,14 @@ def test_changes_are_read_as_the_fields_type() -> None:
     assert changed.num_requests is None, "a duration takes the place of a number"
     with pytest.raises(WorkloadError, match="unknown key 'nope'"):
         with_changes(Workload(), {"nope": "1"})
+
+
+def test_the_manifest_of_a_run_is_a_workload_file(tmp_path: Path) -> None:
+    plan = Workload(rate_per_s=5, input_tokens="64").plan(3)
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps({"plan": plan.source}))
+    again = load_workload(str(path)).plan(plan.source["seed"])
+    assert again.digest() == plan.digest()
+    path.write_text("{}")
+    with pytest.raises(WorkloadError, match=r"no manifest.json of a run"):
+        load_workload(str(path))
