@@ -35,16 +35,17 @@ def load_workload(name_or_path: str) -> Workload:
         path = _PRESETS / f"{name_or_path}.toml"
     try:
         text = path.read_text("utf-8-sig")
-        values = json.loads(text)["plan"]["workload"] if path.suffix == ".json" else tomllib.loads(text)
+        is_manifest = path.suffix == ".json"
+        values = json.loads(text)["plan"]["workload"] if is_manifest else tomllib.loads(text)
     except OSError as exc:
         raise WorkloadError(f"{path} cannot be read: {exc.strerror}") from exc
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise WorkloadError(f"{path} is not valid TOML: {exc}") from exc
     except (ValueError, KeyError, TypeError) as exc:
         raise WorkloadError(f"{path} is no manifest.json of a run") from exc
-    values.setdefault("name", path.stem)
+    values.setdefault("name", "default" if is_manifest else path.stem)
     try:
-        return workload_of(values, path.parent)
+        return workload_of(values, Path() if is_manifest else path.parent)
     except WorkloadError as exc:
         raise WorkloadError(f"{path}: {exc}") from exc
 
