@@ -189,15 +189,17 @@ class Workload:
     def _superposed(self, streams: Streams) -> Plan:
         """Draw every client; where the requests are counted, for as long as they all together need."""
         clients, wanted = self._clients(), self.num_requests
-        rates = [client.rate_per_s for client in clients]
-        until_s = None if wanted is None or None in rates else 1.1 * wanted / sum(filter(None, rates)) + 1
-        while True:
+        rates = [client.rate_per_s or 0 for client in clients]
+        is_endless = all(rates) and not any(client.arrival == "at-once" for client in clients)
+        until_s = 1.1 * wanted / sum(rates) + 1 if wanted is not None and is_endless else None
+        for doublings in range(12):
             if until_s is not None:
-                clients = [replace(client, num_requests=None, duration_s=until_s) for client in clients]
+                spans = {"num_requests": None, "duration_s": until_s * 2**doublings}
+                clients = [replace(client, **spans) for client in clients]
             drawn = [draw(client, streams.child(f"clients/{client.name}")) for client in clients]
             if until_s is None or wanted is None or sum(map(len, drawn)) >= wanted:
-                return superpose(drawn, wanted)
-            until_s *= 2
+                break
+        return superpose(drawn, wanted)
 
     def _law_means(self) -> dict[str, float] | None:
         """The mean lengths that the laws imply, truncation included, before scale and limits."""

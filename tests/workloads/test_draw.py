@@ -211,3 +211,14 @@ def test_sessions_that_start_at_once_are_whole() -> None:
     plan = Workload(arrival="at-once", num_requests=60, sessions="closed(turns=fixed(4), think=1s)").plan(1)
     assert (len(plan), len(np.unique(plan.session))) == (60, 15)
     assert sorted(np.unique(plan.turn, return_counts=True)[1].tolist()) == [15] * 4
+
+
+def test_clients_are_drawn_for_as_long_as_the_requests_counted_need() -> None:
+    bursty = Workload(name="b", arrival="gamma(cv=4)", sessions="closed(turns=3, think=2s)")
+    both = (Workload(name="a"), bursty)
+    plan = Workload(rate_per_s=10, num_requests=400, clients=both).plan(1)
+    longer = Workload(rate_per_s=10, num_requests=800, clients=both).plan(1)
+    assert (len(plan), len(longer)) == (400, 800)
+    assert plan.arrival_ns.tolist() == longer.arrival_ns[:400].tolist()
+    at_once = Workload(num_requests=20, clients=tuple(replace(c, arrival="at-once") for c in both)).plan(1)
+    assert len(at_once) == 20
