@@ -16,6 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from reference_engine.policies.base import Policy, State
 from reference_engine.sequence import Sequence, Status
 from reference_engine.step import Constraint, Load, StepPlan, pairs_of
@@ -32,6 +35,7 @@ LABELS = {constraint: WAITS.index(constraint.value) for constraint in Constraint
 
 Amount = Any  # int ticks, or an int64 vector of features: anything that adds and subtracts
 Measure = Callable[[Load], Amount]
+Price = Callable[[NDArray[Any]], NDArray[np.int64]]
 MAX_STEP_ENDS = 1 << 16
 
 
@@ -388,13 +392,16 @@ class Accountant:
         self._step_ends.clear()
 
 
-def split_ns(spent: Spent, price: Callable[[Amount], int], ticks_per_ns: int) -> list[int]:
-    """Return nanoseconds by BUCKETS; they sum to the whole, rounded once."""
-    works = [price(work) for work in spent.works]
-    parts, total, before = [], 0, 0
-    for ticks in (*spent.times, *works, spent.busy - sum(works)):
-        total += ticks
-        rounded = (total + ticks_per_ns // 2) // ticks_per_ns
-        parts.append(rounded - before)
-        before = rounded
-    return parts
+def split_ns(spents: list[Spent], price: Price, ticks_per_ns: int) -> NDArray[np.int64]:
+    """Return nanoseconds by BUCKETS, a row each; a row sums to its whole, rounded once.
+
+    price: turns the works of all, an array [requests, WORKS] of amounts, into ticks.
+    """
+    if not spents:
+        return np.zeros((0, len(BUCKETS)), np.int64)
+    times = np.array([spent.times for spent in spents], np.int64)
+    works = price(np.array([spent.works for spent in spents]))
+    busy = np.array([spent.busy for spent in spents], np.int64)
+    ticks = np.column_stack([times, works, busy - works.sum(axis=1)])
+    ends = (np.cumsum(ticks, axis=1) + ticks_per_ns // 2) // ticks_per_ns
+    return np.diff(ends, axis=1, prepend=0)

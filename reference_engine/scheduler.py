@@ -6,6 +6,8 @@ reads no clock and runs no model: the same calls give the same plans.
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 from reference_engine.config import EngineConfig
 from reference_engine.kv_cache import BlockPool, BlockTables
 from reference_engine.policies.base import Phase, Policy, Requeue, State
@@ -15,6 +17,7 @@ from reference_engine.tokenizer import EOS_ID
 
 STAND_IN = 1  # a token where nobody computes which
 NO_LIMIT = 1 << 62
+NOT_STEADY = 0, Load()
 
 
 class UnservableError(ValueError):
@@ -103,11 +106,13 @@ class Scheduler:
         if num_running > plan.budget or num_running > self.tables.pool.num_free or plan.scheduled:
             return False
         for sequence in running:
-            if not sequence.is_decoding:
+            num_tokens = len(sequence.tokens)
+            if num_tokens - sequence.num_computed != 1 or num_tokens == sequence.num_prompt:
                 return False
-        grow = self.tables.grow
+        grow, size = self.tables.grow, self.config.block_tokens
         for sequence in running:
-            grow(sequence.slot, sequence.num_computed + 1)
+            if sequence.num_computed % size == 0:  # a new block begins, unless it was taken ahead
+                grow(sequence.slot, sequence.num_computed + 1)
         plan.scheduled = [Scheduled(sequence, 1) for sequence in running]
         plan.num_decodes = num_running
         plan.budget -= num_running
@@ -286,7 +291,9 @@ class Scheduler:
             if computed < len(tokens):
                 continue
             tokens.append(token_id)
-            reason = self._finish_reason(sequence, token_id)
+            reason = None
+            if token_id == EOS_ID or len(tokens) - sequence.num_prompt >= sequence.max_tokens:
+                reason = self._finish_reason(sequence, token_id)
             emissions.append(Emission(sequence, token_id, reason))
             if reason is not None:
                 self._retire(sequence, reason)
@@ -298,8 +305,10 @@ class Scheduler:
             observer.observe(plan, emissions, self.state)
         return emissions
 
-    def steady_steps(self, last: StepPlan) -> int:
+    def steady_steps(self, last: StepPlan) -> tuple[int, Load]:
         """Return for how many steps after `last` it is certain that every resident computes one token.
+
+        The load is that of the first of them; each resident reads a token more in the next.
 
         Certain: all residents decode, the blocks are there, and nobody else can come in before one of them
         ends; the last of the steps may end some. A request that arrives ends the certainty.
@@ -307,20 +316,26 @@ class Scheduler:
         state = self.state
         num_running = len(state.running)
         if state.swapped or not num_running or num_running > self.policy.step_tokens:
-            return 0
+            return NOT_STEADY
         if len(state.waiting):
             has_left = len(last.scheduled) != num_running
             if has_left or last.prefills or last.preempted or not self._is_lasting(last.blocked):
-                return 0
-        steps = NO_LIMIT
+                return NOT_STEADY
+        steps, context = NO_LIMIT, num_running
         for sequence in state.running:
-            num_tokens = len(sequence.tokens)
-            if num_tokens - sequence.num_computed != 1 or num_tokens == sequence.num_prompt:
-                return 0
-            steps = min(steps, sequence.num_prompt + sequence.max_tokens - num_tokens)
+            num_tokens, num_computed = len(sequence.tokens), sequence.num_computed
+            if num_tokens - num_computed != 1 or num_tokens == sequence.num_prompt:
+                return NOT_STEADY
+            context += num_computed
+            left = sequence.num_prompt + sequence.max_tokens - num_tokens
+            if left < steps:
+                steps = left
         while steps > 0 and self._blocks_for_steps(steps) > self.tables.pool.num_free:
             steps //= 2
-        return steps
+        if self.policy.is_padded:
+            num_running += len(self.held)
+            context += len(self.held) + sum(sequence.num_computed for sequence in self.held)
+        return steps, Load(num_running, context)
 
     def _is_lasting(self, blocked: Constraint | None) -> bool:
         """Say whether a refusal stands as long as all that happens is that residents decode."""
@@ -345,20 +360,23 @@ class Scheduler:
             return bound
         return sum(max(0, missing(s.slot, s.num_computed + num_steps)) for s in running)
 
-    def steady_load(self) -> Load:
-        """Return the load of the first steady step; each resident reads a token more in the next."""
-        rows = [*self.state.running, *self.held] if self.policy.is_padded else self.state.running
-        return Load(len(rows), len(rows) + sum([s.num_computed for s in rows]))
+    def repeat(self, num_steps: int) -> tuple[list[Sequence], list[int]]:
+        """Let every resident decode for so many of the steady steps.
 
-    def repeat(self, num_steps: int) -> list[Sequence]:
-        """Let every resident decode for so many of the steady steps; return those who end with the last."""
+        Returns those who end with the last, and the blocks taken up to each.
+        """
         tables, stand_ins = self.tables, [STAND_IN] * num_steps
         ended: list[Sequence] = []
+        taken, size = [0] * num_steps, self.config.block_tokens
         residents = tuple(self.state.running)
         for sequence in residents:
-            computed, tokens = sequence.num_computed + num_steps, sequence.tokens
-            has_room = tables.grow(sequence.slot, computed)
-            assert has_room, f"{sequence} ran out of memory in a steady step"
+            before, tokens = sequence.num_computed, sequence.tokens
+            computed = before + num_steps
+            if before % size + num_steps > size or before % size == 0:
+                for i in range(tables.num_blocks_of(sequence.slot) * size - before, num_steps, size):
+                    taken[i] += 1
+                has_room = tables.grow(sequence.slot, computed)
+                assert has_room, f"{sequence} ran out of memory in a steady step"
             tokens += stand_ins
             sequence.num_computed = sequence.high_water = computed
             if tables.is_sharing:
@@ -373,7 +391,7 @@ class Scheduler:
         self._release_held()
         if self.policy.observers:
             self._observe_steady(residents, 1)
-        return ended
+        return ended, list(accumulate(taken))
 
     def _observe_steady(self, residents: tuple[Sequence, ...], num_steps: int) -> None:
         plan = StepPlan(budget=0)

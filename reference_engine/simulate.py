@@ -126,6 +126,7 @@ class Simulation:
         self._first_token_by: deque[tuple[int, Sequence]] = deque()
         self._end_by: deque[tuple[int, Sequence]] = deque()
         self._num_sent = 0
+        self._next_due_ns = schedule.next_ns()
         self._answers: deque[tuple[int, int]] = deque()  # on their way back: when they arrive, of which row
         self._is_held = False  # a cap on requests in flight kept the client from sending
         self._drained_by = NEVER_PS
@@ -151,13 +152,15 @@ class Simulation:
         while self._answers and self._answers[0][0] <= now_ns:
             ended_ns, row = self._answers.popleft()
             schedule.on_end(row, ended_ns)
-        while schedule.next_ns() <= now_ns - inbound_ns:
+            self._next_due_ns = schedule.next_ns()
+        while self._next_due_ns <= now_ns - inbound_ns:
             due = schedule.take(now_ns - inbound_ns)
             assert due is not None
             sent_ns = now_ns - inbound_ns if self._is_held else due.scheduled_ns
             self._listener.sent(due.position, due.scheduled_ns, sent_ns)
             self._send(self._sequence(due.position, sent_ns + inbound_ns), sent_ns, now_ns)
-        self._is_held = schedule.next_ns() >= NEVER_NS
+            self._next_due_ns = schedule.next_ns()
+        self._is_held = self._next_due_ns >= NEVER_NS
 
     def _send(self, sequence: Sequence, sent_ns: int, now_ns: int) -> None:
         patience = self._patience
@@ -247,10 +250,10 @@ class Simulation:
 
     def _next_of_client_ps(self) -> int:
         """Return when the next request arrives, or an answer that may release one."""
-        client_ns = min(NEVER_NS, self._schedule.next_ns() + self._delays.inbound_ns)
-        if self._answers:
-            client_ns = min(client_ns, self._answers[0][0])
-        return client_ns * PS_PER_NS
+        client_ns = self._next_due_ns + self._delays.inbound_ns
+        if self._answers and self._answers[0][0] < client_ns:
+            client_ns = self._answers[0][0]
+        return min(client_ns, NEVER_NS) * PS_PER_NS
 
     def _step(self) -> None:
         start_ps, scheduler = self.clock.now_ps, self.scheduler
@@ -278,19 +281,20 @@ class Simulation:
     def _jump(self) -> bool:
         """Run steady steps up to the next event; False where not one is sure."""
         scheduler, start_ps = self.scheduler, self.clock.now_ps
-        most = scheduler.steady_steps(self._last)
+        most, load = scheduler.steady_steps(self._last)
         within_ps = self._next_event_ps() - start_ps
         if most < 1 or within_ps <= 0:
             return False
-        load, growth = scheduler.steady_load(), len(scheduler.state.running)
+        growth, steps = len(scheduler.state.running), self._steps
         costs = self._cost.costs_of_decodes_ps(load, growth, most, within_ps)
-        num_steps = len(costs)
         ends = list(accumulate(costs, initial=start_ps))[1:]
-        taken = self._blocks_taken(num_steps)
-        if self._steps is not None:
-            self._steps.add_run(scheduler, load, [start_ps, *ends[:-1]], ends, taken)
-        ended = scheduler.repeat(num_steps)
+        before = None if steps is None else steps.state_of(scheduler)
+        ended, taken = scheduler.repeat(len(costs))
         self._accountant.repeat(ends, costs, taken)
+        if before is not None and steps is not None:
+            steps.add_run(before, load, growth, start_ps, ends, taken)
+            if ended:
+                steps.correct_last(scheduler)
         if self.config.door.max_wait_s:
             plan = StepPlan(budget=0, num_decodes=growth)
             for start, end in zip([start_ps, *ends], ends, strict=False):
@@ -298,19 +302,8 @@ class Simulation:
         self.clock.now_ps = ends[-1]
         for sequence in ended:
             self._complete(sequence)
-        self.num_steps += num_steps
-        if ended and self._steps is not None:
-            self._steps.correct_last(scheduler)
+        self.num_steps += len(costs)
         return True
-
-    def _blocks_taken(self, num_steps: int) -> list[int]:
-        """Return the blocks that residents will have taken after each of so many decode steps."""
-        taken, tables, block_tokens = [0] * num_steps, self.scheduler.tables, self.config.block_tokens
-        for sequence in self.scheduler.state.running:
-            slack = tables.num_blocks_of(sequence.slot) * block_tokens - sequence.num_computed
-            for i in range(slack, num_steps, block_tokens):
-                taken[i] += 1
-        return list(accumulate(taken))
 
     def _complete(self, sequence: Sequence) -> None:
         self._listener.completed(sequence, self._accountant.close(sequence))

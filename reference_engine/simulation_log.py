@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 PIECE_STEPS = 1 << 16
 PIECE_REQUESTS = 1 << 14
 
+State = tuple[int, int, int, int, int]
+NUM_STATES = 5
+
 
 class StepRows:
     """engine_steps.parquet of a simulated run; `path` None keeps the pieces for `table` (tests)."""
@@ -49,86 +52,68 @@ class StepRows:
 
     def add(self, scheduler: Scheduler, load: Load, start_ps: int, end_ps: int, num_preempted: int) -> None:
         """Append a step that the scheduler has just taken in."""
-        self._append(1, scheduler, load, 0, num_preempted)
+        self._runs.append((1, num_preempted, 0, *self.state_of(scheduler), *load))
         self._starts_ps.append(start_ps)
         self._ends_ps.append(end_ps)
         self._taken.append(0)
         if len(self._ends_ps) >= PIECE_STEPS:
             self.flush()
 
+    @staticmethod
+    def state_of(scheduler: Scheduler) -> State:
+        """Return the queues and the memory as they are: waiting, running, blocks used, cached and free."""
+        state, pool = scheduler.state, scheduler.tables.pool
+        cached, free = pool.num_cached, pool.num_free
+        return len(state.waiting), len(state.running), pool.num_blocks - free, cached, free - cached
+
     def add_run(
-        self,
-        scheduler: Scheduler,
-        load: Load,
-        starts_ps: list[int],
-        ends_ps: list[int],
-        taken: list[int],
+        self, before: State, load: Load, growth: int, start_ps: int, ends_ps: list[int], taken: list[int]
     ) -> None:
-        """Append steady steps that the scheduler is about to take in; `taken`: blocks taken up to each."""
+        """Append steady steps. growth: tokens read more in each; taken: blocks taken up to each."""
         if len(self._ends_ps) >= PIECE_STEPS:
             self.flush()
-        self._append(len(ends_ps), scheduler, load, len(scheduler.state.running), 0)
-        self._starts_ps += starts_ps
+        self._runs.append((len(ends_ps), 0, growth, *before, *load))
+        self._starts_ps.append(start_ps)
+        self._starts_ps += ends_ps[:-1]
         self._ends_ps += ends_ps
         self._taken += taken
 
     def correct_last(self, scheduler: Scheduler) -> None:
         """Put the state as it is now into the last step of a run, which ended some requests."""
-        count, seqs, *_, context, growth, _, _, _, _ = self._runs[-1]
+        count, _, growth, *rest = self._runs[-1]
+        load = Load(*rest[NUM_STATES:])
         self._runs[-1] = (count - 1, *self._runs[-1][1:])
-        self._append(1, scheduler, Load(seqs, context + growth * (count - 1)), 0, 0)
+        last = load._replace(decode_context=load.decode_context + growth * (count - 1))
+        self._runs.append((1, 0, 0, *self.state_of(scheduler), *last))
         self._taken[-1] = 0
-
-    def _append(self, count: int, scheduler: Scheduler, load: Load, growth: int, num_preempted: int) -> None:
-        state, pool = scheduler.state, scheduler.tables.pool
-        num_cached = pool.num_cached
-        self._runs.append(
-            (
-                count,
-                load.decode_seqs,
-                pool.num_used,
-                num_cached,
-                pool.num_free - num_cached,
-                len(state.waiting),
-                len(state.running),
-                num_preempted,
-                load.decode_context,
-                growth,
-                load.prefill_seqs,
-                load.prefill_tokens,
-                load.prefill_pairs,
-                load.swap_blocks,
-            )
-        )
 
     def flush(self) -> pa.Table:
         """Write the steps since the last piece, and return them."""
-        runs = np.array(self._runs, np.int64).reshape(-1, 14)
+        runs = np.array(self._runs, np.int64).reshape(-1, 3 + NUM_STATES + len(Load._fields))
         counts = runs[:, 0]
         at = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        (_, seqs, used, cached, blank, waiting, running, preempted, context, growth, *prefill) = (
-            np.repeat(column, counts) for column in runs.T
-        )
+        _, preempted, growth, *rest = (np.repeat(column, counts) for column in runs.T)
+        waiting, running, used, cached, blank, *loads = rest
+        load = dict(zip(Load._fields, loads, strict=True))
         taken = np.array(self._taken, np.int64)
         from_cached = np.maximum(taken - blank, 0)
-        prompts, tokens, pairs, swap_blocks = prefill
         rows = np.column_stack(
             [
                 np.arange(self._num_written, self._num_written + len(at)),
                 _to_ns(self._starts_ps),
                 _to_ns(self._ends_ps),
-                seqs,
-                tokens,
+                load["decode_seqs"],
+                load["prefill_tokens"],
                 used + taken,
                 cached - from_cached,
                 blank - (taken - from_cached),
                 waiting,
                 running,
                 preempted,
-                context + growth * at,
-                prompts,
-                pairs,
-                swap_blocks,
+                load["decode_context"] + growth * at,
+                load["prefill_seqs"],
+                load["prefill_pairs"],
+                load["swap_blocks"],
             ]
         )
         self._num_written += len(at)
@@ -181,7 +166,9 @@ class RequestLog:
         """Write the requests since the last piece."""
         import pyarrow.parquet as pq
 
-        table = requests_table(self._rows, self._metadata, split_accounts(self._accounts, int, PS_PER_NS))
+        table = requests_table(
+            self._rows, self._metadata, split_accounts(self._accounts, np.asarray, PS_PER_NS)
+        )
         if self._writer is None:
             self._writer = pq.ParquetWriter(self._path, table.schema)
         self._writer.write_table(table)

@@ -7,7 +7,7 @@ a row costs about a microsecond; turning rows into a table happens outside the s
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reference_engine.accounting import BUCKETS, Account, split_ns
+from reference_engine.accounting import BUCKETS, Account, Price, split_ns
 from reference_engine.cost import PS_PER_NS, CostModel, Weights
 from reference_engine.sequence import Sequence
 from reference_engine.step import Load
@@ -143,16 +143,13 @@ def requests_table(
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def split_accounts(
-    accounts: Iterable[Account | None], price: Callable[[Any], int], ticks_per_ns: int
-) -> list[list[int] | None]:
+def split_accounts(accounts: Seq[Account | None], price: Price, ticks_per_ns: int) -> list[list[int] | None]:
     """Return nanoseconds by BUCKET_COLUMNS of each request; None for one that was cancelled."""
-    return [
-        None
-        if account is None or account.first is None
-        else split_ns(account.spent(), price, ticks_per_ns) + split_ns(account.first, price, ticks_per_ns)
-        for account in accounts
-    ]
+    kept = [account for account in accounts if account is not None]
+    whole = split_ns([account.spent() for account in kept], price, ticks_per_ns)
+    to_first = split_ns([account.first for account in kept if account.first], price, ticks_per_ns)
+    rows = iter(np.hstack([whole, to_first]).tolist())
+    return [None if account is None else next(rows) for account in accounts]
 
 
 def write_logs(
@@ -168,6 +165,6 @@ def write_logs(
     cost, buckets = None, None
     if weights is not None:
         cost, coefficients = CostModel(work=weights), weights.as_vector()
-        buckets = split_accounts(log.accounts, lambda work: int(work @ coefficients) // PS_PER_NS, 1)
+        buckets = split_accounts(list(log.accounts), lambda works: works @ coefficients // PS_PER_NS, 1)
     pq.write_table(steps_table(log.steps(), metadata, cost), folder / STEPS_FILE)
     pq.write_table(requests_table(list(log.requests), metadata, buckets), folder / REQUESTS_FILE)

@@ -40,7 +40,7 @@ class Outcomes:
 
     def completed(self, sequence: Sequence, account: Account) -> None:
         self.stamps_ns[sequence.handle] = [to_ns(stamp) for stamp in account.stamps]
-        (split,) = split_accounts([account], int, PS_PER_NS)
+        (split,) = split_accounts([account], np.asarray, PS_PER_NS)
         assert split is not None
         self.buckets[sequence.handle] = split
         self.preemptions[sequence.handle] = sequence.num_preemptions
