@@ -58,7 +58,8 @@ class WorkerStats:
 
     loop_lag_*_ns: how late the loop came back from a wait that an alarm ended (p99: None without such waits):
     a sample, tens of times a second, of how long anything waits for this process.
-    parsed_under_load: answers parsed while streams waited, for want of memory. rendered_late: requests made only when they were due.
+    parsed_under_load: answers parsed while streams waited, for want of memory. rendered_late: requests made
+    only when they were due.
     """
 
     worker: int
