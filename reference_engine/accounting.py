@@ -102,12 +102,14 @@ class Account:
 class RoomClock:
     """Ticks for which at least so many blocks had room (a Fenwick tree over the room)."""
 
-    __slots__ = ("_tree",)
+    __slots__ = ("_has_ticks", "_tree")
 
     def __init__(self, num_blocks: int) -> None:
         self._tree = [0] * (num_blocks + 2)
+        self._has_ticks = False
 
     def add(self, room: int, ticks: int) -> None:
+        self._has_ticks = True
         i = len(self._tree) - 1 - min(max(room, 0), len(self._tree) - 2)
         while i < len(self._tree):
             self._tree[i] += ticks
@@ -115,6 +117,8 @@ class RoomClock:
 
     def at_least(self, need: int) -> int:
         i, total = len(self._tree) - 1 - need, 0
+        if not self._has_ticks:
+            return 0
         while i > 0:
             total += self._tree[i]
             i -= i & -i
@@ -267,9 +271,9 @@ class Accountant:
         times = account.times
         if account.since is not None:
             times[PREEMPTED] += self._start - account.since
-        else:
-            for i, (now, then) in enumerate(zip(self._clocks, account.clocks, strict=True)):
-                times[i] += now - then
+        elif account.clocks != (now := tuple(self._clocks)):
+            for i, then in enumerate(account.clocks):
+                times[i] += now[i] - then
             roomy = self._room_clock.at_least(account.need) - account.roomy
             times[ORDER] += roomy
             times[MEMORY] -= roomy

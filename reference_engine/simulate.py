@@ -242,6 +242,9 @@ class Simulation:
         """Return when something other than a step next happens."""
         event_ps = min(self._next_of_client_ps(), self._drained_by)
         for queue in (self._first_token_by, self._end_by):
+            # Most patience is never needed: what has been answered by now ends nothing.
+            while queue and queue[0][1].finish_reason is not None:
+                queue.popleft()
             if queue:
                 event_ps = min(event_ps, queue[0][0])
         if (deadline_ns := self._door.next_deadline_ns()) is not None:
@@ -266,12 +269,14 @@ class Simulation:
         for sequence in plan.admitted:
             if sequence.first_scheduled_ns is None:
                 sequence.first_scheduled_ns = to_ns(start_ps)
+        num_finished = scheduler.num_finished
         emissions = scheduler.postprocess(plan, token_ids)
         self._accountant.finish(plan, end_ps)
         self._door.observe(plan, to_ns(end_ps) - to_ns(start_ps))
-        for sequence, _, reason in emissions:
-            if reason is not None:
-                self._complete(sequence)
+        if scheduler.num_finished > num_finished:
+            for sequence, _, reason in emissions:
+                if reason is not None:
+                    self._complete(sequence)
         self.num_steps += 1
         if self._steps is not None:
             self._steps.add(scheduler, load, start_ps, end_ps, len(plan.preempted))

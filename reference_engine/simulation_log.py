@@ -129,7 +129,14 @@ class StepRows:
 
         assert self._path is not None
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self._path, table.schema)
+            self._writer = pq.ParquetWriter(
+                self._path,
+                table.schema,
+                use_dictionary=False,
+                column_encoding="DELTA_BINARY_PACKED",
+                compression="zstd",
+                compression_level=1,
+            )
         self._writer.write_table(table)
 
     def close(self) -> None:

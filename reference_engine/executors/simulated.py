@@ -44,7 +44,7 @@ class SimulatedExecutor:
         """The same, for callers that know the load."""
         self._clock.now_ps += self._cost.cost_ps(load)
         tokens = [STAND_IN] * len(plan.scheduled)
-        if plan.prefills:
+        if any(len(s.tokens) - s.num_computed != num_tokens for s, num_tokens in plan.prefills):
             for i, (sequence, num_tokens) in enumerate(plan.scheduled):
                 if len(sequence.tokens) - sequence.num_computed != num_tokens:
                     tokens[i] = -1
