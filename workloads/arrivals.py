@@ -22,6 +22,7 @@ from workloads.rates import SHAPES, Floats, RateCurve, Shape, flat_curve
 from workloads.streams import Streams
 
 Rng = np.random.Generator
+MAX_SPAN_S = 10 * 365.25 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +120,8 @@ def _until(renewal: Renewal, rng: Rng, end: float) -> Floats:
 
 
 def _to_ns(times_s: Floats) -> NDArray[np.int64]:
+    if len(times_s) and not times_s[-1] <= MAX_SPAN_S:
+        raise WorkloadError("the last request would be due after more than 10 years; raise the rate")
     return np.rint(times_s * 1e9).astype(np.int64)
 
 
@@ -152,16 +155,11 @@ def _weibull(cv: float) -> Renewal:
 
 
 def weibull_shape(cv: float) -> float:
-    """Solve for the Weibull shape k whose coefficient of variation is cv (bisection; 0.01 < cv < 100)."""
+    """Solve for the Weibull shape k whose coefficient of variation is cv (0.01 < cv < 100)."""
+    from scipy.optimize import brentq
 
-    def excess(k: float) -> float:
-        return math.lgamma(1 + 2 / k) - 2 * math.lgamma(1 + 1 / k) - math.log1p(cv**2)
-
-    low, high = 0.05, 200.0
-    for _ in range(100):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
-    return low
+    square = math.log1p(cv**2)
+    return float(brentq(lambda k: math.lgamma(1 + 2 / k) - 2 * math.lgamma(1 + 1 / k) - square, 0.05, 200.0))
 
 
 _FIXED_CV = {"poisson": (_poisson, 1.0), "constant": (_constant, 0.0)}

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from workloads.errors import WorkloadError, unknown_name
 from workloads.plan import Plan
 from workloads.prompts import PromptMaker
+from workloads.texts import plain_text, read_texts
 
 MOONCAKE_BLOCK = 512
 
@@ -52,9 +54,14 @@ def _azure(plan: Plan, _: PromptMaker) -> Iterator[str]:
 
 
 def _vllm(plan: Plan, prompts: PromptMaker) -> Iterator[str]:
+    has_texts = bool((plan.text_id >= 0).any())
+    texts = read_texts(Path(plan.source["workload"]["prompts"])).prompts if has_texts else ()
     for i in range(len(plan)):
-        blocks = plan.prefix_blocks[plan.prefix_offsets[i] : plan.prefix_offsets[i + 1]]
-        text = prompts.text(i, int(plan.prompt_tokens[i]), blocks, plan.block_tokens)
+        if has_texts:
+            text = plain_text(texts[plan.text_id[i]])
+        else:
+            blocks = plan.prefix_blocks[plan.prefix_offsets[i] : plan.prefix_offsets[i + 1]]
+            text = prompts.text(i, int(plan.prompt_tokens[i]), blocks, plan.block_tokens)
         yield json.dumps({"prompt": text, "output_tokens": int(plan.output_tokens[i])})
 
 

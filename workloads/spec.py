@@ -26,6 +26,8 @@ from workloads.sessions import parse_sessions
 from workloads.streams import Streams
 from workloads.traces import BadRows, ReadOptions
 
+MAX_RATE_PER_S = 1e9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
@@ -90,6 +92,8 @@ class Workload:
         ):  # fmt: skip
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise WorkloadError(f"{what} must be above 0, not {value:g}")
+        if self.rate_per_s is not None and self.rate_per_s > MAX_RATE_PER_S:
+            raise WorkloadError(f"the rate must be at most one request a nanosecond, not {self.rate_per_s:g}")
         for kind, chosen, known in (
             ("over-context policy", self.over_context, OVER_CONTEXT),
             ("zero-output policy", self.zero_output, ZERO_OUTPUT),

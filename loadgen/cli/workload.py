@@ -94,6 +94,8 @@ def preview(
     )
     if rate_asked := plan.source["workload"].get("rate_per_s"):
         console.print(f"asked     {rate_asked:g}/s")
+    if texts := plan.source.get("texts"):
+        console.print(f"texts     prompt tokens {texts['prompt_tokens']}")
     for treated, count in plan.source["limits"].items():
         console.print(f"limits    {count:,} {treated.replace('_', ' ')}")
     _draw(console, realised, profile(plan.arrival_ns, plan.prompt_tokens, plan.output_tokens))

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workloads import Workload, WorkloadError
+from workloads import PromptMaker, Workload, WorkloadError
+from workloads.export import export_lines
 from workloads.files import load_workload
 from workloads.texts import plain_text, read_texts
 
@@ -98,3 +99,10 @@ def test_texts_have_their_own_lengths_and_history(changes: dict[str, Any], tmp_p
     path = write(tmp_path / "own.jsonl", ROWS)
     with pytest.raises(WorkloadError, match="leave .* out|sent as it is"):
         Workload(rate_per_s=5, prompts=str(path), **changes).check()
+
+
+def test_texts_are_exported_as_they_are(tmp_path: Path) -> None:
+    path = write(tmp_path / "own.jsonl", [ROWS[0]])
+    plan = Workload(rate_per_s=5, num_requests=2, prompts=str(path)).plan(1)
+    lines = list(export_lines(plan, "vllm", PromptMaker(1, 0)))
+    assert [json.loads(line)["prompt"] for line in lines] == [ROWS[0]["prompt"]] * 2
