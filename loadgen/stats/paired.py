@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 MIN_REPLICATES = 6  # below, no sign flip can be significant at 5 %: the smallest p is 2 / 2^R
 MAX_EXACT_REPLICATES = 16
 NUM_RANDOM_FLIPS = 100_000
+MAX_REPLICATES = 10_000
 
 Floats = NDArray[np.float64]
 
@@ -120,9 +121,17 @@ def plan_replicates(spread: float, change: float, *, power: float = 0.9, alpha: 
     effect = abs(float(np.log1p(change)))
     if spread <= 0:
         return 2
-    for n in range(2, 10_000):
+
+    def finds(n: int) -> bool:
         limit = t.ppf(1 - alpha / 2, n - 1)
-        shift = effect * np.sqrt(n) / spread
-        if float(nct.sf(limit, n - 1, shift)) >= power:
-            return n
-    return 10_000
+        return float(nct.sf(limit, n - 1, effect * np.sqrt(n) / spread)) >= power
+
+    low, high = 1, 2
+    while not finds(high):
+        low, high = high, 2 * high
+        if high > MAX_REPLICATES:
+            return MAX_REPLICATES
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if finds(middle) else (middle, high)
+    return high
