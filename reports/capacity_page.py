@@ -62,7 +62,7 @@ def _row(point: Json, document: Json, folder: Path) -> dict[str, Any]:
 
 def draw_margins(document: Json, axes: list[Axes]) -> bool:
     """Draw the worst figure over its limit against the rate; a replicate is a line, the interval a band."""
-    from matplotlib.ticker import FuncFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     (ax,) = axes
     points = [point for point in document["points"] if point["passes"] is not None]
@@ -87,8 +87,9 @@ def draw_margins(document: Json, axes: list[Axes]) -> bool:
     ax.set_xscale("log")
     ax.set_yscale("log")
     for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0)))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
     ax.set_xlabel("requests/s offered")
     ax.set_ylabel("worst figure / its limit")
     place_legend(ax)
