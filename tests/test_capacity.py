@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.test_bad_input import bench
+from workloads import Workload
 
 STEP = ("--simulate", "--cost", "affine(base=8ms,per_seq=0.25ms,per_token=0)", "--max-batch", "4096")
 # prompts of one token and answers of a hundred: nearly all steps decode, as in the closed form
@@ -40,6 +42,15 @@ def test_the_capacity_of_continuous_batching_is_found(
     assert {point["passes"] for point in found["points"]} == {True, False}
     for point in found["points"]:
         assert list(folder.glob(f"{point['folder']}/requests.parquet"))
+
+
+def test_a_seed_sends_the_same_requests_at_every_rate() -> None:
+    """Common random numbers: another rate only stretches the gaps."""
+    slow, fast = (Workload(rate_per_s=rate, duration_s=30).plan(seed=3) for rate in (10.0, 20.0))
+    num = len(slow)
+    assert np.allclose(slow.arrival_ns / 2, fast.arrival_ns[:num], atol=2)
+    assert (slow.output_tokens == fast.output_tokens[:num]).all()
+    assert (slow.prompt_tokens == fast.prompt_tokens[:num]).all()
 
 
 def test_no_passing_rate_is_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
