@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from reference_engine.accounting import Account, Accountant
+from reference_engine.account import Account
+from reference_engine.accounting import Accountant
 from reference_engine.config import EngineConfig
 from reference_engine.cost import features
 from reference_engine.door import Door, TurnedAwayError

@@ -13,16 +13,18 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal, Protocol
 
-from reference_engine.accounting import Account, Accountant
+from reference_engine.account import Account
+from reference_engine.accounting import Accountant
 from reference_engine.config import EngineConfig
 from reference_engine.cost import PS_PER_NS, CostModel
 from reference_engine.door import Door, TurnedAwayError
 from reference_engine.executors.simulated import SimulatedExecutor, VirtualClock, to_ns
 from reference_engine.invariants import InvariantChecker, require
 from reference_engine.policies import make_policy
-from reference_engine.scheduler import Scheduler, UnservableError
+from reference_engine.scheduler import UnservableError
 from reference_engine.sequence import FinishReason, Sequence
 from reference_engine.simulation_log import StepRows
+from reference_engine.steady import SteadyScheduler
 from reference_engine.step import StepPlan
 from workloads.plan import Plan
 
@@ -107,7 +109,7 @@ class Simulation:
     ) -> None:
         self.config = config
         self.clock = VirtualClock()
-        self.scheduler = Scheduler(config, make_policy(config))
+        self.scheduler = SteadyScheduler(config, make_policy(config))
         self.num_steps = 0
         self._cost = cost
         self._plan = plan

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reference_engine.accounting import Account
+from reference_engine.account import Account
 from reference_engine.cost import PS_PER_NS, CostModel
 from reference_engine.executors.simulated import to_ns
 from reference_engine.scheduler import Scheduler

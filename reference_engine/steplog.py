@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reference_engine.accounting import BUCKETS, Account, Price, split_ns
+from reference_engine.account import BUCKETS, Account, Price, split_ns
 from reference_engine.cost import PS_PER_NS, CostModel, Weights
 from reference_engine.sequence import Sequence
 from reference_engine.step import Load

@@ -26,7 +26,7 @@ from loadgen.errors import UsageError
 if TYPE_CHECKING:
     from loadgen.store import Run, RunFolder
     from loadgen.virtual import VirtualRows
-    from reference_engine.accounting import Account
+    from reference_engine.account import Account
     from reference_engine.config import EngineConfig
     from reference_engine.cost import Profile
     from reference_engine.sequence import Sequence
@@ -123,7 +123,7 @@ def measure_simulated(ctx: typer.Context, options: RunOptions, plan: Plan, inter
         _record(ctx, options, plan, folder, target, interruption)
     except BaseException:
         if not (folder.path / "requests.parquet").exists():
-            shutil.rmtree(folder.path)
+            shutil.rmtree(folder.path, ignore_errors=True)
         raise
     return conclude(folder)
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from loadgen.drive.dispatch import ClosedSchedule, OpenSchedule, split_plan
-from reference_engine.accounting import BUCKETS, Account
+from reference_engine.account import BUCKETS, Account
 from reference_engine.config import EngineConfig
 from reference_engine.cost import PS_PER_NS, parse_cost
 from reference_engine.executors.simulated import to_ns

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from reference_engine.accounting import BUCKETS, RoomClock
+from reference_engine.account import BUCKETS, RoomClock
 from reference_engine.config import EngineConfig
 from reference_engine.policies import POLICIES
 from tests.reference_engine.simulated import Outcomes, make_plan, simulate
