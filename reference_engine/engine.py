@@ -143,4 +143,6 @@ class Engine:
         reason = str(sequence.finish_reason)
         self.counters.finished[reason] = self.counters.finished.get(reason, 0) + 1
         self.log.requests.append(RequestRow.of(sequence))
+        if account is not None:
+            account.stamps.clear()  # clients take their own, and there may be very many
         self.log.accounts.append(account)

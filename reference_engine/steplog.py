@@ -88,7 +88,7 @@ class StepLog:
         self._capacity = capacity
         self.num_steps = 0
         self.requests: deque[RequestRow] = deque(maxlen=1 << 18)
-        self.accounts: deque[Account | None] = deque(maxlen=1 << 18)  # of the same requests
+        self.accounts: deque[Account | None] = deque(maxlen=1 << 16)  # of the latest of these
 
     def add(self, *values: int) -> None:
         """Append a step: the columns after `step`, in order."""
@@ -165,6 +165,8 @@ def write_logs(
     cost, buckets = None, None
     if weights is not None:
         cost, coefficients = CostModel(work=weights), weights.as_vector()
-        buckets = split_accounts(list(log.accounts), lambda works: works @ coefficients // PS_PER_NS, 1)
+        forgotten = [None] * (len(log.requests) - len(log.accounts))
+        accounts = [*forgotten, *log.accounts]
+        buckets = split_accounts(accounts, lambda works: works @ coefficients // PS_PER_NS, 1)
     pq.write_table(steps_table(log.steps(), metadata, cost), folder / STEPS_FILE)
     pq.write_table(requests_table(list(log.requests), metadata, buckets), folder / REQUESTS_FILE)
