@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.loadgen.test_preflight import MODELS, completions, server
 from tests.reports.reading import PageReader
 from tests.test_bad_input import bench
 
@@ -97,6 +98,21 @@ def test_equal_arms_are_equivalent_and_pass_the_gate(
     out = capsys.readouterr().out
     assert "EQUIVALENT" in out
     assert "8 paired seeds" in out
+
+
+def test_two_servers_over_http(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    routes = {"/v1/models": MODELS, "/v1/completions": completions()}
+    load = ("--rate", "10", "--duration", "1s", "--dist", "fixed", "--output-tokens", "4", "--quiet")
+    with server(routes) as one, server(routes) as other:
+        arms = ("--arm", f"one={one}", "--arm", f"other={other}", "--repeat", "2")
+        code = bench("compare", *load, *arms, "--out", tmp_path, "--json")
+    assert code in (0, 3)  # a machine shared with other work may be told that the client was late
+    printed = json.loads(capsys.readouterr().out)
+    assert [len(arm["replicates"]) for arm in printed["arms"]] == [2, 2]
+    assert all(run["failed"] == 0 for arm in printed["arms"] for run in arm["replicates"])
+    folder = Path(printed["folder"])
+    urls = {json.loads(path.read_text())["target"]["url"] for path in folder.glob("*/manifest.json")}
+    assert urls == {one, other}
 
 
 @pytest.mark.parametrize(
