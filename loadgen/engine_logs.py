@@ -6,8 +6,9 @@ the engine did before the run started (preflight) has negative offsets and stays
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+
+from loadgen.store import replacing
 
 LOG_FILES = ("engine_steps.parquet", "engine_requests.parquet")
 INSTANTS = frozenset(
@@ -33,6 +34,6 @@ def rebase_engine_logs(folder: Path, epoch_ns: int) -> None:
                 table = table.set_column(
                     position, name, pc.subtract(table[name], pa.scalar(epoch_ns, pa.int64()))
                 )
-        temporary = path.with_name(f".{path.name}.tmp")
-        pq.write_table(table.replace_schema_metadata({**metadata, b"epoch_ns": str(epoch_ns)}), temporary)
-        os.replace(temporary, path)
+        rebased = table.replace_schema_metadata({**metadata, b"epoch_ns": str(epoch_ns)})
+        with replacing(path) as temporary:
+            pq.write_table(rebased, temporary)

@@ -16,8 +16,9 @@ from loadgen.clock import now_ns
 from loadgen.drive import DriveConfig, Progress, drive
 from loadgen.engine_logs import rebase_engine_logs
 from loadgen.environment import describe_environment, read_cpu_pressure
+from loadgen.errors import RunFolderError
 from loadgen.measure.summary import summarize
-from loadgen.store import Run, RunFolder, load
+from loadgen.store import LOST_IN_CRASH, Run, RunFolder, load
 from loadgen.telemetry import Telemetry
 from workloads.plan import Plan
 
@@ -74,13 +75,24 @@ def record(
             telemetry.save(folder.path / "server.parquet", result.epoch_ns)
             facts["telemetry"] = telemetry.facts()
         status = "interrupted" if result.interrupted else "complete"
-        reason = "the run was stopped before this request was due" if result.interrupted else reason
+        if result.interrupted:
+            reason = "the run was stopped before this request was due"
+        elif result.worker_errors:
+            reason = LOST_IN_CRASH
+    except KeyboardInterrupt:
+        status, reason = "interrupted", LOST_IN_CRASH
+        raise
     finally:
         facts["target"] = {**facts.get("target", {}), "alive_at_end": is_target_alive()}
         facts["cpu_pressure_percent"] = pressure.percent()
         facts["ended"] = datetime.now(UTC).isoformat(timespec="milliseconds")
-        folder.compact_requests(plan, reason=reason)
-        folder.write_manifest({**facts, "status": status})
+        try:
+            folder.compact_requests(plan, reason=reason)
+        except RunFolderError:
+            status = "failed"  # the rows stay in their streams, where `load` finds them
+            raise
+        finally:
+            folder.write_manifest({**facts, "status": status})
     return facts
 
 

@@ -346,8 +346,9 @@ class _Interview:
     def _check_cache(self, again: Answer, hits_before: float | None) -> None:
         """Whether a prompt sent twice is found in a prefix cache; prompts of a run are all different."""
         cached = again.usage.cached_tokens if again.usage else None
-        if cached is None and hits_before is not None:
-            cached = round(self._metrics()["prefix_hit_tokens"] - hits_before)
+        hits = self._metrics().get("prefix_hit_tokens") if cached is None else None
+        if hits is not None and hits_before is not None:
+            cached = round(hits - hits_before)
         if cached is None:
             self.note("prefix cache", "the server does not say what it found cached")
         elif cached:

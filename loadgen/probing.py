@@ -182,9 +182,14 @@ def models_in(answer: Answer) -> list[dict[str, Any]] | None:
     """The entries of a model list; None where the answer is none."""
     try:
         data = json.loads(answer.body)["data"] if answer.status == 200 else None
-        return None if data is None else [entry for entry in data if isinstance(entry["id"], str)]
-    except (ValueError, KeyError, TypeError):
+        return None if data is None else [entry for entry in data if is_sendable(entry["id"])]
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+def is_sendable(name: object) -> bool:
+    """Whether a model's name is text that a request can carry; half a surrogate pair is not."""
+    return isinstance(name, str) and name == name.encode("utf-8", "replace").decode()
 
 
 def native_models(prober: Prober) -> list[dict[str, Any]]:
@@ -212,7 +217,7 @@ def _skew_s(date: str | None) -> float | None:
 def _json_of(answer: Answer) -> Any:
     try:
         return json.loads(answer.body) if answer.status == 200 else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

@@ -18,6 +18,7 @@ from loadgen.errors import UsageError
 CountTokens = Callable[[str], int | None]
 CountWords = Callable[[Sequence[str]], int | None]
 USAGE = "usage"
+MIN_TOKENS_PER_WORD = 0.5  # below it whoever counts does not count prompts: the same number for any
 FURTHER_PROBES = ((0, 48), (32, 96), (16, 128), (0, 112))  # words from and to, for the fit of a ratio
 
 
@@ -71,7 +72,9 @@ def find_lengths(
         for start, end in FURTHER_PROBES:
             if tokens := count(words[start:end]):
                 counts.append((end - start, tokens))
-        return fit_lengths(counts, source)
+        lengths = fit_lengths(counts, source)
+        if lengths.tokens_per_word >= MIN_TOKENS_PER_WORD:
+            return lengths
     return None
 
 

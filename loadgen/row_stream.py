@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from loadgen.errors import RunFolderError
 from loadgen.records import MAX_ERROR_CHARS, Outcome, RequestRecord, arrow_schema, column_names
 
 if TYPE_CHECKING:
@@ -33,14 +35,19 @@ class RowWriter:
     def __init__(self, path: Path, *, batch_rows: int = 64, flush_interval_s: float = 1.0) -> None:
         import pyarrow as pa
 
+        self._path = path
+        self._is_broken = False
         self._schema = arrow_schema()
         self._batch_rows = batch_rows
         self._flush_interval_ns = int(flush_interval_s * 1e9)
         self._pending: list[RequestRecord] = []
         self._oldest_ns = 0
-        self._file: BinaryIO = open(path, "xb")  # noqa: SIM115 (closed by close)
-        self._stream = pa.ipc.new_stream(self._file, self._schema)
-        self._file.flush()
+        try:
+            self._file: BinaryIO = open(path, "xb")  # noqa: SIM115 (closed by close)
+            self._stream = pa.ipc.new_stream(self._file, self._schema)
+            self._file.flush()
+        except OSError as exc:
+            raise RunFolderError(f"cannot write {path}: {exc.strerror or exc}") from exc
         self.num_rows = 0
 
     def append(self, record: RequestRecord) -> None:
@@ -62,16 +69,26 @@ class RowWriter:
     def flush(self) -> None:
         """Hand every pending row to the kernel."""
         if self._pending:
-            self._stream.write_batch(_to_batch(self._pending, self._schema))
-            self._file.flush()
+            batch = _to_batch(self._pending, self._schema)
             self._pending.clear()
+            try:
+                self._stream.write_batch(batch)
+                self._file.flush()
+            except OSError as exc:
+                self._is_broken = True
+                raise RunFolderError(f"cannot write {self._path}: {exc.strerror or exc}") from exc
 
     def close(self) -> None:
         """Write what is pending and end the stream; further calls do nothing."""
-        if not self._file.closed:
-            self.flush()
-            self._stream.close()
-            self._file.close()
+        if self._file.closed:
+            return
+        if self._is_broken:  # it ends at its last whole batch
+            with suppress(OSError):
+                self._file.close()
+            return
+        self.flush()
+        self._stream.close()
+        self._file.close()
 
 
 def _to_batch(records: Sequence[RequestRecord], schema: pa.Schema) -> pa.RecordBatch:

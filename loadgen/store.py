@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -43,12 +44,29 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     Raises ValueError for NaN and Infinity: undefined is null, and whoever computed it must say so.
     """
     text = json.dumps(value, indent=2, allow_nan=False, default=_plain, ensure_ascii=False)
-    temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
+    with replacing(path) as temporary, open(temporary, "w", encoding="utf-8", errors="replace") as file:
         file.write(text + "\n")
         file.flush()
         os.fsync(file.fileno())
-    os.replace(temporary, path)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield where to write what takes the place of `path` once it is whole; RunFolderError says why not."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except OSError as exc:
+        with suppress(OSError):
+            temporary.unlink()
+        raise RunFolderError(cannot_write(path, exc)) from exc
+
+
+def cannot_write(path: Path, exc: OSError) -> str:
+    """Say why a file of a run could not be written, and what to do."""
+    why = os.strerror(exc.errno) if exc.errno else str(exc)
+    return f"cannot write {path}: {why}; what was written before is kept; choose a place with room with --out"
 
 
 def _plain(value: object) -> object:
@@ -157,19 +175,18 @@ def plan_table(plan: Plan) -> pa.Table:
 def _write_parquet(path: Path, blocks: Iterator[pa.Table] | list[pa.Table]) -> int:
     import pyarrow.parquet as pq
 
-    temporary = path.with_name(f".{path.name}.tmp")
-    writer: pq.ParquetWriter | None = None
-    num_rows = 0
-    for block in blocks:
-        if writer is None:
-            writer = pq.ParquetWriter(temporary, block.schema, **_encodings(block.schema))
-        writer.write_table(block, row_group_size=ROW_GROUP_ROWS)
-        num_rows += block.num_rows
-    assert writer is not None
-    writer.close()
-    with open(temporary, "rb") as file:
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    with replacing(path) as temporary:
+        writer: pq.ParquetWriter | None = None
+        num_rows = 0
+        for block in blocks:
+            if writer is None:
+                writer = pq.ParquetWriter(temporary, block.schema, **_encodings(block.schema))
+            writer.write_table(block, row_group_size=ROW_GROUP_ROWS)
+            num_rows += block.num_rows
+        assert writer is not None
+        writer.close()
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
     return num_rows
 
 

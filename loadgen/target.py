@@ -64,12 +64,21 @@ class ServerProcess:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> dict[str, Any]:
-        """Block until the server has said that it is ready; return what it said of itself."""
+    def wait_ready(
+        self, timeout_s: float = READY_TIMEOUT_S, *, stop: threading.Event | None = None
+    ) -> dict[str, Any]:
+        """Block until the server has said that it is ready; return what it said of itself.
+
+        Raises KeyboardInterrupt where `stop` is set before that.
+        """
         deadline = time.monotonic() + timeout_s
         said = b""
         while not said.endswith(b"\n"):
-            readable, _, _ = select.select([self._ready_fd], [], [], max(0.0, deadline - time.monotonic()))
+            readable, _, _ = select.select([self._ready_fd], [], [], POLL_S)
+            if stop is not None and stop.is_set():
+                raise KeyboardInterrupt
+            if not readable and time.monotonic() < deadline:
+                continue
             if not readable:
                 raise TargetError(
                     f"the server was not ready after {timeout_s:.0f} s; its last words: {self.last_words()}"

@@ -8,18 +8,21 @@ beside the client's figures is decided in `loadgen.measure.server`.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from loadgen.clock import now_ns
+from loadgen.store import replacing
 
 SERVER_SCHEMA_VERSION = 1
 TIMEOUT_S = 2.0
+MAX_PAGE_BYTES = 64 << 20
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -97,10 +100,8 @@ def parse_metrics(text: str) -> Sample:
     """
     series: dict[str, list[tuple[str, float]]] = {}
     for name, labels, number in _LINE.findall(text):
-        try:
-            series.setdefault(name, []).append((labels, float(number)))
-        except ValueError:
-            continue
+        if (value := _number(number)) is not None:
+            series.setdefault(name, []).append((labels, value))
     sample: Sample = {}
     for raw, name in GAUGES.items():
         if values := [value for _, value in series.get(raw, ())]:
@@ -114,14 +115,24 @@ def parse_metrics(text: str) -> Sample:
     return sample
 
 
+def _number(text: str) -> float | None:
+    """A finite number; None for anything else: NaN is how a server says that it does not know."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
 def _histogram(name: str, raw: str, series: Mapping[str, list[tuple[str, float]]]) -> Sample:
     sample = {
         f"{name}.sum": sum(value for _, value in series.get(f"{raw}_sum", ())),
         f"{name}.count": sum(value for _, value in series[f"{raw}_count"]),
     }
     for labels, value in series.get(f"{raw}_bucket", ()):
-        if (bound := _BOUND.search(labels)) and bound[1] != "+Inf":
-            key = f"{name}.le={float(bound[1]):g}"
+        bound = _BOUND.search(labels)
+        if bound and (limit := _number(bound[1])) is not None:
+            key = f"{name}.le={limit:g}"
             sample[key] = sample.get(key, 0.0) + value
     return sample
 
@@ -156,6 +167,17 @@ def _family(pid: int) -> Iterator[int]:
         return
     for child in children:
         yield from _family(int(child))
+
+
+def _read_page(parts: Iterable[bytes]) -> bytes | None:
+    """The whole of a page; None for one that does not end in time, or is none by its size."""
+    give_up_s = time.monotonic() + TIMEOUT_S
+    page = bytearray()
+    for part in parts:
+        page += part
+        if len(page) > MAX_PAGE_BYTES or time.monotonic() > give_up_s:
+            return None
+    return bytes(page)
 
 
 def open_gpus() -> Callable[[], Sample] | None:
@@ -254,12 +276,15 @@ class Telemetry:
         import httpx
 
         try:
-            response = self._client.get(url)
-            response.raise_for_status()
+            with self._client.stream("GET", url) as response:
+                response.raise_for_status()
+                page = _read_page(response.iter_bytes())
         except httpx.HTTPError:
+            page = None
+        if page is None:
             self._num_failed += 1
             return {}
-        return parse_metrics(response.text)
+        return parse_metrics(page.decode("utf-8", "replace"))
 
     def save(self, path: Path, epoch_ns: int) -> None:
         """Write server.parquet, instants as offsets from the run's start; no file where nothing was said."""
@@ -278,7 +303,8 @@ class Telemetry:
             {"t_ns": pa.array(stamps, pa.int64()), "name": pa.array(names), "value": pa.array(values)}
         )
         version = {"schema_version": str(SERVER_SCHEMA_VERSION)}
-        pq.write_table(table.replace_schema_metadata(version), path, compression="zstd")
+        with replacing(path) as temporary:
+            pq.write_table(table.replace_schema_metadata(version), temporary, compression="zstd")
 
     def facts(self) -> dict[str, Any]:
         """What watching took, for the manifest: the clock for each sample, the processor for all of them."""

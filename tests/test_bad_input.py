@@ -58,6 +58,18 @@ NOWHERE = ("--target", "http://127.0.0.1:9")
         (["--rate", "20", "--slo", "tttf=500ms"], ["tttf", "ttft"]),
         (["--rate", "20", "--workers", "many"], ["--workers", "many"]),
         (["--rate", "20", "--header", "nonsense"], ["--header", "nonsense"]),
+        (["--rate", "20", "--header", "X A: 1"], ["--header", "X A", "name"]),
+        (["--rate", "20", "--header", "X-A: na\u00efve"], ["--header", "X-A", "ASCII"]),
+        (["--rate", "20", "--header", "content-length: 3"], ["--header", "content-length"]),
+        (["--rate", "20", "--field", "a=NaN"], ["--field", "a=NaN"]),
+        (["--rate", "20", "--model", "\udcff"], ["--model", "UTF-8"]),
+        (["--rate", "20", "--concurrency", "0"], ["--concurrency"]),
+        (["--rate", "20", "--max-in-flight", "-4"], ["--max-in-flight"]),
+        (["--rate", "20", "--timeout", "0"], ["--timeout", "above 0"]),
+        (["--rate", "20", "--probe-timeout", "0s"], ["--probe-timeout", "above 0"]),
+        (["--rate", "20", "--metrics-url", "foo"], ["--metrics-url", "foo"]),
+        (["--rate", "1e308", "--requests", "5"], ["rate", "1e+308"]),
+        (["--rate", "1e-300", "--requests", "2"], ["years"]),
         (["--rate", "20", "--name", "../up"], ["--name"]),
         (["--rate", "20", "--trace", "no-such-file.csv"], ["--rate", "--trace-speed"]),
         (["--trace", "no-such-file.csv"], ["no-such-file.csv"]),
@@ -72,6 +84,15 @@ def test_a_wrong_flag_is_named(
     for word in words:
         assert word in line, line
     assert not list(tmp_path.rglob("manifest.json"))
+
+
+def test_a_key_that_no_header_can_hold_is_told_and_not_quoted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BENCH_API_KEY", "cl\u00e9-secret")
+    line = refusal(capsys, "run", "--rate", "20", *NOWHERE)
+    assert "BENCH_API_KEY" in line
+    assert "secret" not in line
 
 
 def test_a_bad_row_is_named_by_file_line_and_column(

@@ -172,6 +172,21 @@ def test_a_stopped_run_leaves_a_complete_marked_folder(tmp_path: Path, signum: i
     assert (run.requests["outcome"] == "ok").sum() >= 1
 
 
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "terminate"])
+def test_a_second_signal_insists_and_the_first_names_the_exit_code(tmp_path: Path, signum: int) -> None:
+    process, folder = started(tmp_path, "--rate", "10", "--duration", "60s")
+    time.sleep(0.5)
+    process.send_signal(signum)
+    time.sleep(0.05)  # two that come together are told in the order of their numbers
+    process.send_signal(signal.SIGINT if signum == signal.SIGTERM else signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == (130 if signum == signal.SIGINT else 143), err
+    assert "Traceback" not in err
+    run = loadgen.load(folder)
+    assert run.manifest["status"] == "interrupted"
+    assert list(run.requests["index"]) == list(range(len(run.plan)))
+
+
 def test_a_dead_server_leaves_a_complete_marked_folder(tmp_path: Path) -> None:
     process, folder = started(tmp_path, "--rate", "10", "--duration", "60s")
     time.sleep(1.5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 import threading
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from loadgen.telemetry import Telemetry
 
 API_KEY = "BENCH_API_KEY"
+_HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +115,7 @@ def open_target(options: RunOptions, folder: Path, stop: threading.Event) -> Ite
     elif urls:
         yield _checked(options, urls, headers)
     else:
-        with _reference_engine(options, folder) as (server, load_cpus):
+        with _reference_engine(options, folder, stop) as (server, load_cpus):
             target = _checked(options, (server.url,), headers)
             with _watched(server, stop):
                 yield replace(target, server=server, load_cpus=load_cpus)
@@ -121,14 +123,20 @@ def open_target(options: RunOptions, folder: Path, stop: threading.Event) -> Ite
 
 def check_target_flags(options: RunOptions) -> None:
     """Find what is wrong with the flags of the target before anything is started."""
+    from loadgen.probing import is_sendable
     from loadgen.urls import base_url
 
     for target in options.target:
         base_url(target)
+    if options.model is not None and not is_sendable(options.model):
+        raise UsageError(f"--model {options.model!r} is not text in UTF-8")
     parse_headers(options.header)
     parse_fields(options.field)
     if len(options.target) > 1 and options.transport.value == "httpx":
         raise UsageError("--transport httpx takes one --target; several need --transport raw")
+    for flag, url in (("--metrics-url", options.metrics_url), ("--ready-url", options.ready_url)):
+        if url is not None and not (url.startswith(("http://", "https://")) and urlsplit(url).hostname):
+            raise UsageError(f"{flag} {url!r} is no URL; write http://HOST:PORT/PATH")
     if options.ready_url is not None and options.cmd is None:
         raise UsageError("--ready-url belongs to --cmd: it says when the server that --cmd starts is ready")
     if options.cmd is not None and options.ready_url is None:
@@ -152,7 +160,8 @@ def make_headers(options: RunOptions) -> dict[str, str]:
     from loadgen.endpoints.template import Template, load_template
 
     headers = parse_headers(options.header)
-    key = os.environ.get(API_KEY)
+    key = os.environ.get(API_KEY, "").strip()
+    check_header(API_KEY, "Authorization", key)
     if options.api.endswith(".toml"):
         template: Template = load_template(Path(options.api), options.model)
         wanted = {name: value for name, value in template.headers.items() if name not in headers}
@@ -268,7 +277,7 @@ def _stop_when_dead(server: ServerProcess, stop: threading.Event, over: threadin
 
 @contextmanager
 def _reference_engine(
-    options: RunOptions, folder: Path
+    options: RunOptions, folder: Path, stop: threading.Event
 ) -> Iterator[tuple[ServerProcess, tuple[int, ...] | None]]:
     from loadgen.target import ServerProcess
 
@@ -281,7 +290,7 @@ def _reference_engine(
     engine_cpu, load_cpus = _split_cpus() if options.pin else (None, None)
     command = engine_command(options, folder, engine_cpu)
     with ServerProcess(command, log=folder / "engine.log", cpus=load_cpus) as server:
-        server.wait_ready()
+        server.wait_ready(stop=stop)
         yield server, load_cpus
 
 
@@ -313,8 +322,23 @@ def parse_headers(lines: Sequence[str]) -> dict[str, str]:
         name, colon, value = line.partition(":")
         if not colon or not name.strip() or any(c in line for c in "\r\n"):
             raise UsageError(f"--header {line!r} is not 'Name: value'")
+        check_header(f"--header {line.partition(':')[0]!r}", name.strip(), value.strip())
         headers[name.strip()] = value.strip()
     return headers
+
+
+def check_header(where: str, name: str, value: str) -> None:
+    """Find what cannot be sent in a header, without quoting a value that may be a key."""
+    if not _HEADER_NAME.fullmatch(name):
+        raise UsageError(f"{where}: a header's name has letters, digits and dashes, as in X-Tenant")
+    if name.lower() in ("content-length", "transfer-encoding"):
+        raise UsageError(f"{where}: bench says itself how long a request is; leave this header out")
+    if not (value.isascii() and (value.isprintable() or not value)):
+        raise UsageError(f"{where}: a header's value is printable ASCII, and this one is not")
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is no JSON")
 
 
 def parse_fields(lines: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -323,8 +347,8 @@ def parse_fields(lines: Sequence[str]) -> tuple[tuple[str, str], ...]:
     for line in lines:
         name, equals, value = line.partition("=")
         try:
-            json.loads(value)
-        except ValueError:
+            json.loads(value, parse_constant=_no_number)
+        except (ValueError, RecursionError):
             equals = ""
         if not equals or not name.strip():
             raise UsageError(f"--field {line!r} is not NAME=JSON, such as min_p=0.1 or 'stop=[\"x\"]'")

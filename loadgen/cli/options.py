@@ -88,6 +88,14 @@ def _api(text: str) -> str:
     raise UsageError(f"unknown protocol {text!r}; known are auto, {', '.join(ENDPOINTS)}, or a FILE.toml")
 
 
+def _above_zero(text: str) -> float:
+    """Read a timeout: 0 would give every request up at once."""
+    value = parse_duration(text)
+    if value <= 0:
+        raise UsageError(f"a timeout must be above 0, not {text}; write a longer one, such as 24h, for never")
+    return value
+
+
 TIME = _typed(parse_duration)
 COUNT = _typed(parse_count)
 
@@ -98,6 +106,10 @@ def _flag(text: str, panel: str, *names: str, **more: Any) -> Any:
 
 def _duration(text: str, panel: str, default: str | bool = True) -> Any:
     return _flag(text, panel, parser=TIME, metavar="TIME", show_default=default)
+
+
+def _timeout(text: str, default: str) -> Any:
+    return _flag(text, TIMEOUTS, parser=_typed(_above_zero), metavar="TIME", show_default=default)
 
 
 def _read_config(ctx: typer.Context, path: Path | None) -> Path | None:
@@ -158,10 +170,11 @@ class RunOptions:
         int | None, _flag("Number of requests, in place of a duration.", LOAD, parser=COUNT, metavar="N")
     ] = None
     concurrency: Annotated[
-        int | None, _flag("Closed loop: this many requests at a time (no --rate).", LOAD)
+        int | None, _flag("Closed loop: this many requests at a time (no --rate).", LOAD, min=1)
     ] = None
     max_in_flight: Annotated[
-        int | None, _flag("Cap on requests in flight; named in the summary, for it closes the loop.", LOAD)
+        int | None,
+        _flag("Cap on requests in flight; named in the summary, for it closes the loop.", LOAD, min=1),
     ] = None
     trace: Annotated[
         Path | None, _flag("Replay recorded arrivals and lengths from this file.", LOAD, metavar="FILE")
@@ -336,18 +349,14 @@ class RunOptions:
         ),
     ] = "cpu-tiny"
 
-    ready_timeout: Annotated[
-        float, _duration("For the server of --cmd to become ready.", TIMEOUTS, "600s")
-    ] = 600.0
+    ready_timeout: Annotated[float, _timeout("For the server of --cmd to become ready.", "600s")] = 600.0
     probe_timeout: Annotated[
-        float, _duration("For each of three tries at a question before the run.", TIMEOUTS, "2s")
+        float, _timeout("For each of three tries at a question before the run.", "2s")
     ] = 2.0
-    connect_timeout: Annotated[float, _duration("To connect.", TIMEOUTS, "10s")] = 10.0
-    first_token_timeout: Annotated[float, _duration("From sending to the first token.", TIMEOUTS, "60s")] = (
-        60.0
-    )
-    stall_timeout: Annotated[float, _duration("Between two tokens.", TIMEOUTS, "30s")] = 30.0
-    timeout: Annotated[float, _duration("For a whole request.", TIMEOUTS, "600s")] = 600.0
+    connect_timeout: Annotated[float, _timeout("To connect.", "10s")] = 10.0
+    first_token_timeout: Annotated[float, _timeout("From sending to the first token.", "60s")] = 60.0
+    stall_timeout: Annotated[float, _timeout("Between two tokens.", "30s")] = 30.0
+    timeout: Annotated[float, _timeout("For a whole request.", "600s")] = 600.0
     drain_timeout: Annotated[
         float, _duration("For what is in flight after the last request was sent.", TIMEOUTS, "60s")
     ] = 60.0

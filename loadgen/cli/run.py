@@ -77,7 +77,7 @@ def measure_run(ctx: typer.Context, options: RunOptions, plan: Plan, interruptio
             _record(ctx, options, plan, folder, target, interruption)
     except BaseException:
         if not (folder.path / "plan.parquet").exists():
-            shutil.rmtree(folder.path)  # nothing was sent: nothing to keep
+            shutil.rmtree(folder.path, ignore_errors=True)  # nothing was sent: nothing to keep
         raise
     return conclude(folder)
 

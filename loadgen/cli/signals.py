@@ -7,6 +7,8 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
+import typer
+
 from loadgen.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
 
 
@@ -29,6 +31,10 @@ class Interruption:
         self.exit_code = EXIT_INTERRUPTED if signum == signal.SIGINT else EXIT_TERMINATED
         self.stop.set()
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, _: TracebackType | None
+    ) -> None:
         for signum, handler in self._previous.items():
             signal.signal(signum, handler)
+        if isinstance(exc, KeyboardInterrupt) and self.exit_code is not None:
+            raise typer.Exit(self.exit_code) from None  # the first signal says what this was

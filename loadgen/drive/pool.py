@@ -8,6 +8,7 @@ parent draws progress from counts that the processes report a few times a second
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from loadgen.clock import now_ns
 from loadgen.drive.config import DriveConfig, DriveResult, Progress, WorkerStats
 from loadgen.drive.dispatch import split_limit, split_plan
 from loadgen.drive.limits import check_descriptors, check_ports, choose_workers
-from loadgen.drive.worker import Done, Ready, Report, Start, Stop, Task, run_worker
+from loadgen.drive.worker import HELD_SIGNALS, Done, Ready, Report, Start, Stop, Task, run_worker
 from loadgen.errors import BenchError
 from loadgen.transport.sockets import parse_target, resolve_target
 from loadgen.transport.tls import client_context
@@ -48,7 +49,12 @@ class Worker:
         self.process: SpawnProcess = context.Process(
             target=run_worker, args=(task, theirs), name=f"bench-load-{self.number}", daemon=True
         )
-        self.process.start()
+        # until the process can say what a signal means to it: Ctrl-C reaches the whole group
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_SIGNALS)
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
         theirs.close()
         self.is_ready = False
         self.has_ended = False
@@ -222,7 +228,7 @@ def _await_ready(crew: Crew, stop: threading.Event) -> None:
     while not all(worker.is_ready for worker in crew.workers) and not stop.is_set():
         crew.listen()
         dead = [worker.error for worker in crew.workers if worker.error]
-        if dead:
+        if dead and not stop.is_set():
             raise BenchError(f"{dead[0]} before the run started; its own words stand above")
         if now_ns() > give_up_ns:
             raise BenchError(f"load processes were not ready within {START_TIMEOUT_NS // 10**9} s")

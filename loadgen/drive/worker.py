@@ -17,6 +17,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.abc import MetaPathFinder
 from multiprocessing.connection import Connection
@@ -32,6 +33,7 @@ from loadgen.drive.ledger import Ledger, RowSink, Tally
 from loadgen.drive.requests import ReadyRequests, RequestBodies
 from loadgen.endpoints import ENDPOINTS
 from loadgen.endpoints.base import Endpoint
+from loadgen.errors import RunFolderError
 from loadgen.interpret import PlanRow, has_token_since, to_record
 from loadgen.records import RequestRecord
 from loadgen.redaction import redact, secrets_of
@@ -50,6 +52,7 @@ MAX_LAGS = 100_000
 MAX_BURST = 32  # requests sent between two looks at the sockets
 
 STOPPED = "the run was stopped"
+HELD_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # blocked in a load process until it has handlers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +107,15 @@ def run_worker(task: Task, control: Connection) -> None:
     if task.cpu is not None:
         os.sched_setaffinity(0, {task.cpu})
     path = stream_path(task.folder, task.share.worker)
-    rows = RowWriter(path, batch_rows=sys.maxsize, flush_interval_s=1e9)  # the ledger decides when
     try:
-        LoadProcess(task, control, rows).run()
-    finally:
-        rows.close()
+        rows = RowWriter(path, batch_rows=sys.maxsize, flush_interval_s=1e9)  # the ledger decides when
+        try:
+            LoadProcess(task, control, rows).run()
+        finally:
+            rows.close()
+    except RunFolderError as exc:
+        print(f"bench: load process {task.share.worker}: {exc}", file=sys.stderr)
+        sys.exit(1)
 
 
 class _WithoutPandas(MetaPathFinder):
@@ -152,6 +159,7 @@ class LoadProcess:
     def run(self) -> None:
         """Get ready, wait for the start, send the share, leave every row on disk."""
         signal.signal(signal.SIGTERM, lambda *_: self._stop())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_SIGNALS)
         self._ready.fill()
         self._control.send(Ready())
         command = self._receive()
@@ -170,8 +178,9 @@ class LoadProcess:
         self._transport.close()
         self._rows.close()
         self.stats.cpu_s = time.process_time() - cpu_s
-        self._control.send(Report(self.stats.num_sent, 0, self._ledger.take_tally()))
-        self._control.send(Done(self._final_stats()))
+        with suppress(OSError):  # a parent that is gone: the rows are on disk
+            self._control.send(Report(self.stats.num_sent, 0, self._ledger.take_tally()))
+            self._control.send(Done(self._final_stats()))
 
     def _open_schedule(self) -> Schedule:
         task = self._task

@@ -36,4 +36,5 @@ def message_in(value: object, depth: int = 0) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.replace("\0", " ").split())
+    whole = text.encode("utf-8", "replace").decode()  # half a surrogate pair fits in no file
+    return " ".join(whole.replace("\0", " ").split())

@@ -94,7 +94,7 @@ class _OpenAi:
             return _DONE
         try:
             chunk = _decode_chunk(data)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             return _untyped_facts(data)
         if len(chunk.choices) != 1 or chunk.error is not None:
             return _untyped_facts(data)

@@ -180,6 +180,44 @@ def test_a_killed_load_process_is_noted_and_the_others_go_on(tmp_path: Path) -> 
     assert (of_the_dead["outcome"] == "unsent").sum() > 20
 
 
+def test_ctrl_c_while_load_processes_start_stops_the_run(tmp_path: Path) -> None:
+    """The terminal sends it to the whole group, so also to processes that are still importing."""
+    script = tmp_path / "parent.py"
+    script.write_text(STARTING)
+    command = [sys.executable, str(script), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, start_new_session=True
+    ) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        os.killpg(parent.pid, signal.SIGINT)
+        out, err = parent.communicate(timeout=60)
+    assert (out, err) == (b"interrupted True\n", b"")
+
+
+STARTING = """
+import signal, sys, threading
+from pathlib import Path
+from loadgen.drive import pool
+from tests.loadgen.driving import even_plan, run_drive
+
+def main():
+    stop = threading.Event()
+    signal.signal(signal.SIGINT, lambda *_: stop.set())
+    start = pool.SpawnProcess.start
+    def tell(process):
+        start(process)
+        print("started", flush=True)
+    pool.SpawnProcess.start = tell
+    driven = run_drive(even_plan(20, gap_ms=100), Path(sys.argv[1]), "http://127.0.0.1:9", stop=stop)
+    print("interrupted", driven.result.interrupted, flush=True)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
 PARENT = """
 import multiprocessing, sys, threading
 from pathlib import Path

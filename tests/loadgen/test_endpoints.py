@@ -194,6 +194,7 @@ def test_token_ids_are_counted() -> None:
     [
         ('{"error":{"message":"too long","code":400}}', "too long"),
         ('{"error":"boom"}', "boom"),
+        ('{"error":"half \\ud800 a pair"}', "half ? a pair"),
         ('{"error":{"code":500}}', '{"code": 500}'),
         ('{"object":"error","message":"bad model","code":404}', "bad model"),
         ('{"choices":[],"error":{"message":"oom"}}', "oom"),
@@ -215,7 +216,10 @@ def test_done(data: bytes) -> None:
     assert CHAT.interpret(data).is_done
 
 
-@pytest.mark.parametrize("data", [b"{", b"hello", b"[1]", b"3", b'{"a":1}', b'{"choices":3}', b"[" * 100_000])
+DEEP = (b"[" * 100_000, b'{"a":' * 100_000, b'{"a":' * 100_000 + b"1" + b"}" * 100_000)
+
+
+@pytest.mark.parametrize("data", [b"{", b"hello", b"[1]", b"3", b'{"a":1}', b'{"choices":3}', *DEEP])
 def test_what_is_no_event_of_the_api_is_an_error_that_quotes_it(data: bytes) -> None:
     with pytest.raises(EndpointDataError) as caught:
         CHAT.interpret(data)

@@ -413,6 +413,13 @@ def test_why_no_connection_came_about(reason: str, words: str) -> None:
     assert words in connect_words("https://h", reason)
 
 
+def test_counters_that_come_and_go_say_nothing_of_the_cache() -> None:
+    pages = iter([b"vllm:prefix_cache_hits_total 5\n", b"vllm:prefix_cache_hits_total NaN\n", b"", b""])
+    routes: Routes = {"/v1/models": MODELS, "/v1/completions": completions()}
+    with server({**routes, "/metrics": lambda _: (200, "text/plain", next(pages))}) as url:
+        assert "does not say" in found_in(ask(url), "prefix cache")
+
+
 @pytest.mark.parametrize(
     ("routes", "message"),
     [
@@ -422,6 +429,8 @@ def test_why_no_connection_came_about(reason: str, words: str) -> None:
             "not an OpenAI-compatible server.*text/html: <h1>",
         ),
         ({"/v1/models": (200, "application/json", b"[1]")}, "not an OpenAI-compatible server"),
+        ({"/v1/models": (200, "application/json", b'{"data":' * 100_000)}, "not an OpenAI-compatible server"),
+        ({"/v1/models": (200, "application/json", b'{"data":[{"id":"\\ud800"}]}')}, "lists no model"),
         ({"/v1/models": (401, "application/json", b"{}")}, "wants a key.*BENCH_API_KEY"),
         (
             {"/v1/models": MODELS},

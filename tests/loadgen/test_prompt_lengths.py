@@ -15,7 +15,7 @@ from loadgen.drive.requests import RequestBodies
 from loadgen.endpoints import ENDPOINTS
 from loadgen.errors import UsageError
 from loadgen.preflight import Preflight, probe
-from loadgen.prompt_lengths import count_by_file, fit_lengths
+from loadgen.prompt_lengths import count_by_file, find_lengths, fit_lengths
 from tests.loadgen.test_preflight import MODELS, Answer, completions, server, sse
 from workloads import Workload
 from workloads.prompts import universal_words
@@ -48,6 +48,15 @@ def test_a_line_is_fitted_where_it_is_not_and_its_error_told() -> None:
     assert lengths.tokens_per_word == pytest.approx(2, abs=0.03)
     assert 0 < lengths.worst_miss < 0.05
     assert not lengths.is_exact
+
+
+def test_whoever_says_the_same_of_every_prompt_counts_none() -> None:
+    words = universal_words()
+    known = [(words[:2], 7), (words[:64], 7)]
+    assert find_lengths(known, {"usage": lambda _: 7}, words) is None
+    assert find_lengths(known, {"usage": lambda _: 7, "a file": len}, words) == fit_lengths(
+        [(2, 2), (64, 64)], "a file"
+    )
 
 
 def test_a_server_that_splits_the_words_gets_prompts_of_about_the_length_planned() -> None:

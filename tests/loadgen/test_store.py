@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -152,10 +153,27 @@ def test_streams_are_kept_when_compaction_fails(tmp_path: Path, monkeypatch: pyt
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.replace", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(RunFolderError, match=r"cannot write .*requests\.parquet: No space"):
         folder.compact_requests(make_plan(2))
+    assert not list(folder.path.glob(".*.tmp"))
     assert stream_path(folder.path, 0).exists()
     assert not (folder.path / "requests.parquet").exists()
+
+
+def test_a_stream_that_cannot_be_written_ends_at_its_last_whole_batch(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path, make_plan(3), [])
+    folder.write_plan(make_plan(3))
+    writer = RowWriter(stream_path(folder.path, 0), batch_rows=1)
+    writer.append(make_record(0))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (stream_path(folder.path, 0).stat().st_size, limits[1]))
+    try:
+        with pytest.raises(RunFolderError, match=r"requests-0\.arrows: File too large"):
+            writer.append(make_record(1))
+        writer.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert load(folder.path).requests["outcome"].tolist() == ["ok", "unsent", "unsent"]
 
 
 def test_many_row_groups_keep_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

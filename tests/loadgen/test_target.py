@@ -140,6 +140,15 @@ def test_waiting_ends_when_it_is_to_stop(tmp_path: Path) -> None:
         assert server.is_alive()
 
 
+def test_a_server_that_is_not_ready_is_not_waited_for_when_it_is_to_stop(tmp_path: Path) -> None:
+    stop = threading.Event()
+    stop.set()
+    with ServerProcess(command("time.sleep(60)"), log=tmp_path / "log") as server:
+        with pytest.raises(KeyboardInterrupt):
+            server.wait_ready(60.0, stop=stop)
+        assert server.is_alive()
+
+
 @pytest.mark.parametrize("child_dies_of", ["SIGTERM", "SIGKILL"])
 def test_children_that_outlive_their_server_are_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, child_dies_of: str

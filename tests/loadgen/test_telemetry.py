@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from loadgen.clock import now_ns
-from loadgen.telemetry import Sample, Telemetry, open_gpus, parse_metrics, sample_process
+from loadgen.telemetry import Sample, Telemetry, _read_page, open_gpus, parse_metrics, sample_process
 from tests.loadgen.test_preflight import Answer, server
 
 PAGES = Path(__file__).parent / "metrics"
@@ -65,6 +67,11 @@ def test_llamacpp_s_page() -> None:
             "vllm:inter_token_latency_seconds_count 8\nvllm:inter_token_latency_seconds_sum 4\n",
             {"itl_s.count": 8, "itl_s.sum": 4},
         ),
+        (
+            "vllm:num_requests_running NaN\nvllm:num_requests_waiting +Inf\nvllm:kv_cache_usage_perc 0.5\n"
+            'tgi_request_queue_duration_bucket{le="abc"} 1\ntgi_request_queue_duration_count 2\n',
+            {"kv_usage": 0.5, "queue_s.sum": 0, "queue_s.count": 2},
+        ),
     ],
 )
 def test_pages(page: str, sample: Sample) -> None:
@@ -110,6 +117,23 @@ def test_a_page_that_is_not_there_is_asked_for_once(tmp_path: Path) -> None:
     telemetry.save(tmp_path / "server.parquet", 0)
     assert len(asked) == 1
     assert not (tmp_path / "server.parquet").exists()
+
+
+def test_a_page_that_does_not_end_is_given_up() -> None:
+    assert _read_page([b"a", b"b"]) == b"ab"
+    assert _read_page(itertools.repeat(b"x" * (1 << 20))) is None
+
+
+def test_a_page_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadgen.telemetry.TIMEOUT_S", 0.01)
+
+    def drops() -> Iterator[bytes]:
+        for _ in range(1000):
+            time.sleep(0.002)
+            yield b"x"
+        raise AssertionError("read to the end")
+
+    assert _read_page(drops()) is None
 
 
 def test_a_page_that_fails_for_a_while_leaves_a_hole() -> None:
