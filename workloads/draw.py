@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 MAX_REQUESTS = 100_000_000
 Ints = NDArray[np.int64]
+Lengths = tuple[NDArray[np.floating[Any]], NDArray[np.floating[Any]]]
 
 
 def draw(workload: Workload, streams: Streams) -> Plan:
@@ -42,13 +43,15 @@ def draw(workload: Workload, streams: Streams) -> Plan:
     sample = _sampler(workload, streams)
     text_id = np.full(num_rows, -1)
     source: dict[str, Any] = {}
+    raised = 0
     if workload.has_texts:
         text_id, inputs, outputs = _texts(workload, streams, num_rows)
         source["texts"] = {"prompt_tokens": ESTIMATE}
     else:
-        inputs, outputs = sample(
-            (streams.generator("lengths/input"), streams.generator("lengths/output")), num_rows
-        )
+        rngs = streams.generator("lengths/input"), streams.generator("lengths/output")
+        lengths = sample(rngs, num_rows)
+        raised = sum(int(np.sum(side < 0.5)) for side in lengths)
+        inputs, outputs = map(to_tokens, lengths)
     prefix = no_prefix(num_starts)
     if workload.prefixes is not None:
         prefix = parse_prefixes(workload.prefixes, workload.length_scale).draw(streams, num_starts)
@@ -59,7 +62,7 @@ def draw(workload: Workload, streams: Streams) -> Plan:
     again = streams.generator("lengths/resample")
 
     def redraw(over: Ints) -> tuple[Ints, Ints]:
-        more, answers = sample((again, again), len(over))
+        more, answers = map(to_tokens, sample((again, again), len(over)))
         return more + extra[over], answers
 
     limit = ContextLimit(context_tokens=workload.context_tokens, policy=workload.over_context)
@@ -81,7 +84,7 @@ def draw(workload: Workload, streams: Streams) -> Plan:
         prefix_blocks=blocks,
         prefix_offsets=offsets,
         block_tokens=BLOCK_TOKENS if len(blocks) else 0,
-        source=source | {"limits": fitted.counts},
+        source=source | {"limits": fitted.counts | ({"raised_to_1_token": raised} if raised else {})},
     )
 
 
@@ -105,24 +108,24 @@ def _rows(workload: Workload, streams: Streams) -> tuple[SessionRows, int]:
     return SessionRows(session=each, turn=none, arrival_ns=arrival_ns, think_ns=none, firsts=each), n
 
 
-def _sampler(workload: Workload, streams: Streams) -> Callable[[tuple[Rng, Rng], int], tuple[Ints, Ints]]:
-    """What draws pairs of prompt and output lengths: from two laws, or recorded rows with the pair kept."""
+def _sampler(workload: Workload, streams: Streams) -> Callable[[tuple[Rng, Rng], int], Lengths]:
+    """What draws prompt and output lengths, scaled: from two laws, or recorded rows with the pair kept."""
     scale = workload.length_scale
     if workload.lengths_from is not None:
         whole = replace(workload, trace=workload.lengths_from, num_requests=None)
         table = read_rows(whole, streams)
         recorded = np.stack([table.input_tokens, table.output_tokens]) * scale
 
-        def from_rows(rngs: tuple[Rng, Rng], n: int) -> tuple[Ints, Ints]:
+        def from_rows(rngs: tuple[Rng, Rng], n: int) -> Lengths:
             inputs, outputs = recorded[:, rngs[0].integers(0, len(table), n)]
-            return to_tokens(inputs), to_tokens(outputs)
+            return inputs, outputs
 
         return from_rows
     laws = parse_law(workload.input_tokens, workload.dist), parse_law(workload.output_tokens, workload.dist)
 
-    def from_laws(rngs: tuple[Rng, Rng], n: int) -> tuple[Ints, Ints]:
+    def from_laws(rngs: tuple[Rng, Rng], n: int) -> Lengths:
         inputs, outputs = sample_pairs(laws, workload.rank_correlation, rngs, n)
-        return to_tokens(inputs * scale), to_tokens(outputs * scale)
+        return inputs * scale, outputs * scale
 
     return from_laws
 

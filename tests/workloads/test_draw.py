@@ -222,3 +222,11 @@ def test_clients_are_drawn_for_as_long_as_the_requests_counted_need() -> None:
     assert plan.arrival_ns.tolist() == longer.arrival_ns[:400].tolist()
     at_once = Workload(num_requests=20, clients=tuple(replace(c, arrival="at-once") for c in both)).plan(1)
     assert len(at_once) == 20
+
+
+def test_lengths_that_a_scale_brings_below_one_token_are_counted() -> None:
+    small = Workload(rate_per_s=10, input_tokens="fixed(10)", output_tokens="fixed(40)", length_scale=0.04)
+    plan = small.plan(1)
+    assert set(plan.prompt_tokens.tolist()) == {1}
+    assert plan.source["limits"] == {"raised_to_1_token": len(plan)}
+    assert replace(small, length_scale=1.0).plan(1).source["limits"] == {}
