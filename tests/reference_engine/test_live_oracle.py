@@ -1,7 +1,7 @@
 """The live engine on real time, with a model that sleeps: what it does is what the simulator says.
 
 A step sleeps until base + per_seq * batch have passed since it began, so that what differs from the simulator
-is the engine's own time, and whatever else the machine is doing.
+is the engine's own time, and how late it is woken up: tolerances grow with what was seen of that.
 """
 
 from __future__ import annotations
@@ -31,15 +31,25 @@ CONFIG = EngineConfig(kv_tokens=4096, max_batch=8, chunk_tokens=64, max_model_le
 class SleepingExecutor:
     """Takes its time, and returns stand-in tokens."""
 
+    def __init__(self) -> None:
+        self.asked_ns = self.slept_ns = 0
+
+    @property
+    def lateness(self) -> float:
+        """How much longer all sleeps took than asked for, as a share."""
+        return self.slept_ns / self.asked_ns - 1
+
     def execute(self, plan: StepPlan) -> list[int]:
-        until_ns = time.monotonic_ns() + BASE_NS + PER_SEQ_NS * len(plan.scheduled)
-        time.sleep(max(0, until_ns - time.monotonic_ns()) / 1e9)
+        asked_ns, start_ns = BASE_NS + PER_SEQ_NS * len(plan.scheduled), time.monotonic_ns()
+        time.sleep(asked_ns / 1e9)
+        self.asked_ns += asked_ns
+        self.slept_ns += time.monotonic_ns() - start_ns
         return [STAND_IN if sequence.num_missing == n else -1 for sequence, n in plan.scheduled]
 
 
-def run_live(plan: Plan) -> tuple[Engine, int]:
+def run_live(plan: Plan, executor: SleepingExecutor) -> tuple[Engine, int]:
     """Send the plan in real time; return the engine and when the run began."""
-    engine = Engine(CONFIG, Scheduler(CONFIG, make_policy(CONFIG)), SleepingExecutor(), time.monotonic_ns)
+    engine = Engine(CONFIG, Scheduler(CONFIG, make_policy(CONFIG)), executor, time.monotonic_ns)
     start_ns, row = time.monotonic_ns(), 0
     while row < len(plan) or engine.has_work:
         now_ns = time.monotonic_ns() - start_ns
@@ -60,7 +70,9 @@ def test_the_live_engine_does_what_the_simulator_says(tmp_path: Path) -> None:
     rng = np.random.default_rng(8)
     n = 60
     plan = make_plan(np.cumsum(rng.exponential(0.09, n)), 20, rng.integers(3, 30, n))
-    engine, start_ns = run_live(plan)
+    executor = SleepingExecutor()
+    engine, start_ns = run_live(plan, executor)
+    late = executor.lateness
     cost = f"affine(base={BASE_NS}ns,per_seq={PER_SEQ_NS}ns)"
     simulated = simulate(CONFIG, plan, cost)
 
@@ -68,15 +80,15 @@ def test_the_live_engine_does_what_the_simulator_says(tmp_path: Path) -> None:
     ends_ns = [row.finished_ns for row in rows if row.finished_ns is not None]
     live_s = np.array([end - start_ns - at for end, at in zip(ends_ns, plan.arrival_ns, strict=True)]) / 1e9
     simulated_s = simulated.latencies(plan) / 1e9
-    assert np.median(live_s) == pytest.approx(np.median(simulated_s), rel=0.15)
-    assert np.corrcoef(live_s, simulated_s)[0, 1] > 0.95
+    assert np.median(live_s) == pytest.approx(np.median(simulated_s), rel=0.1 + 4 * late)
+    assert np.corrcoef(live_s, simulated_s)[0, 1] > 0.95 - late
 
     weights = fit_account(engine.log.steps())
     assert weights is not None
     write_logs(engine.log, tmp_path, {}, weights)
     table = pq.read_table(tmp_path / "engine_requests.parquet").to_pandas()
     e2e_ns = table["finished_ns"] - table["arrived_ns"]
-    assert table["residual_ns"].abs().sum() < 0.1 * e2e_ns.sum()
+    assert table["residual_ns"].abs().sum() < (0.1 + late) * e2e_ns.sum()
     waited = sum(simulated.column(f"wait_{name}").sum() for name in ("align", "slot", "budget"))
     live_waited = sum(table[f"wait_{name}_ns"].sum() for name in ("align", "slot", "budget"))
-    assert live_waited == pytest.approx(waited, rel=0.35)
+    assert live_waited == pytest.approx(waited, rel=0.3 + 8 * late)
