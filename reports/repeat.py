@@ -13,7 +13,8 @@ from reports.quantities import DASH, format_number, format_percent, format_time
 
 RATES = ("ok", "output_tokens", "goodput")
 SHARES = ("attained", "errors.rate")
-LEFT_TO_JSON = (".p95", ".p99.9")
+SHOWN_METRICS = ("ttft", "itl", "tpot", "e2e", "max_gap")
+SHOWN_STATISTICS = ("mean", "p50", "p90", "p99")
 
 
 def format_named(name: str, value: float | None) -> str:
@@ -34,8 +35,11 @@ def print_repeat(document: Mapping[str, Any], folder: str, console: Console) -> 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("", "mean of runs", "95 % interval", "spread"):
         table.add_column(column, justify="right" if column else "left")
-    shown = {name: f for name, f in document["figures"].items() if not name.endswith(LEFT_TO_JSON)}
-    for name, figure in shown.items():
+    latencies = [f"{metric}.{statistic}" for metric in SHOWN_METRICS for statistic in SHOWN_STATISTICS]
+    for name in (*latencies, *RATES, *SHARES):
+        figure = document["figures"].get(name)
+        if figure is None:
+            continue
         interval = format_interval(name, figure["interval"])
         table.add_row(name, format_named(name, figure["value"]), interval, format_percent(figure["spread"]))
     console.print(table)

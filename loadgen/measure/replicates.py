@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.errors import RunFolderError
+from loadgen.measure.metrics import UNITS
 from loadgen.stats.replicates import OverRuns, over_runs
 from loadgen.store import Run, load
 
 REPEAT_SCHEMA_VERSION = 1
 DOCUMENT = "repeat.json"
-METRICS = ("ttft_s", "itl_s", "tpot_s", "e2e_s", "max_gap_s")
-STATISTICS = ("mean", "p50", "p90", "p95", "p99", "p99.9")
+METRICS = tuple(UNITS)
+STATISTICS = ("mean", "p50", "p90", "p95", "p99", "p99.9", "max")
 RATES = ("ok_per_s", "output_tokens_per_s")
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from loadgen.stats.capacity import (
     Answer,
@@ -251,6 +254,37 @@ def test_a_measurement_that_is_never_valid_ends_the_search() -> None:
     runs = search_with(lambda trial: Evidence(trial=trial, margin=None))
     assert conclude(runs, SEARCH).answer == Answer.UNDECIDED
     assert len(runs) <= 10
+
+
+@given(
+    truth=st.floats(0.05, 3000),
+    slope=st.floats(0.01, 500),
+    spread=st.floats(0, 0.5),
+    cliff=st.floats(0.8, 1.5),
+    start=st.floats(0.1, 1000),
+)
+@settings(max_examples=150, deadline=None)
+def test_every_search_ends_and_its_bracket_is_in_range(
+    truth: float, slope: float, spread: float, cliff: float, start: float
+) -> None:
+    """Curves from flat to a wall, seeds that differ a lot, a backlog that grows before or after the limit."""
+    noise = np.random.default_rng(1).normal(0, spread, SEARCH.max_replicates + 5)
+
+    def measure(trial: Trial) -> Evidence:
+        at = truth * math.exp(noise[trial.replicate])
+        margin = slope * math.log(trial.rate_per_s / at) if trial.rate_per_s < cliff * at else math.inf
+        return Evidence(trial=trial, margin=margin, excess=margin)
+
+    search = replace(SEARCH, start_per_s=start)
+    runs = search_with(measure, search, most=400)
+    assert len(runs) < 300
+    assert next_trial(runs, search) is None
+    assert all(search.lowest_per_s <= run.rate_per_s <= search.highest_per_s for run in runs)
+    found = conclude(runs, search)
+    if found.answer == Answer.INTERVAL:
+        assert 0 < (found.low_per_s or 0) <= (found.high_per_s or 0)
+    else:
+        assert found.answer in (Answer.NONE, Answer.ABOVE)
 
 
 def points(*pairs: tuple[float, float | None]) -> list[Evidence]:
