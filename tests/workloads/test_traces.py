@@ -119,6 +119,7 @@ def test_bad_rows_are_dropped_with_their_reasons(traces: Path) -> None:
         ("2023-11-16 18:15:47,5,nan", "GeneratedTokens", "'nan' is nan"),
         ("2023-11-16 18:15:47,5,inf", "GeneratedTokens", "not readable"),
         ("2023-11-16 18:15:47,5.5,3", "ContextTokens", "'5.5' is not readable"),
+        ("2023-11-16 18:15:47,9999999999999999999999,3", "ContextTokens", "not readable"),
         ("2023-11-16 18:15:47,many,3", "ContextTokens", "'many' is not readable"),
         ("yesterday,5,3", "TIMESTAMP", "'yesterday' is not readable"),
         ("2023-13-16 18:15:47,5,3", "TIMESTAMP", "not readable"),
@@ -179,9 +180,18 @@ def test_damaged_files_are_told_in_one_line(tmp_path: Path) -> None:
         "cut.gz": gzip.compress(EXAMPLE.read_bytes())[:-200],
         "latin": b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:47,\xe9,1\n",
         "json": b'{"timestamp": 0\n',
+        "deep": b'{"a":' * 100_000,
         "other": b"when,prompt\n1,2\n",
     }
-    says = ["is empty", "no row is left", "damaged gzip", "not UTF-8", "not valid JSON", "--trace-columns"]
+    says = [
+        "is empty",
+        "no row is left",
+        "damaged gzip",
+        "not UTF-8",
+        "not valid JSON",
+        "not valid JSON",
+        "--trace-columns",
+    ]
     for (name, content), text in zip(cases.items(), says, strict=True):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(WorkloadError, match=text) as caught:

@@ -46,11 +46,8 @@ def parse_instant(cell: object, unit: str) -> int:
 
 def counts(cells: list[Any]) -> tuple[NDArray[np.int64], Bad]:
     """Read a column of token counts; the bad cells by position, with the reason."""
-    try:
-        values = np.array(cells, dtype=np.float64)
-    except (ValueError, TypeError):
-        return _one_by_one(cells, parse_count)
-    if np.isfinite(values).all() and (values >= 0).all() and (values == np.floor(values)).all():
+    values = _plain_numbers(cells)
+    if values is not None and (values == np.floor(values)).all():
         return values.astype(np.int64), {}
     return _one_by_one(cells, parse_count)
 

@@ -134,7 +134,7 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Object]]:
     with _open_text(path) as text:
         try:
             value = msgspec.json.decode(text.read())
-        except msgspec.DecodeError as exc:
+        except (msgspec.DecodeError, RecursionError) as exc:
             raise WorkloadError(f"{path} is not valid JSON: {exc}") from exc
     rows = value if isinstance(value, list) else [value]
     if not rows:
@@ -147,11 +147,11 @@ def _decode(line: str) -> Object:
     """Read one object; a text says what is wrong with the line."""
     try:
         row = msgspec.json.decode(line)
-    except msgspec.DecodeError as strict:
+    except (msgspec.DecodeError, RecursionError) as strict:
         try:
             # Python writes NaN and Infinity, which are no JSON: let the cell be refused, not the line.
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return f"is not valid JSON: {strict}"
     return row if isinstance(row, dict) else "is not a JSON object"
 
@@ -159,7 +159,7 @@ def _decode(line: str) -> Object:
 def _is_object(line: str) -> bool:
     try:
         return isinstance(msgspec.json.decode(line), dict)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         # Either a JSON text over several lines, or a broken first line of JSON lines.
         return line.endswith("}")
 
