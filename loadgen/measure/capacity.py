@@ -2,7 +2,8 @@
 
 Objectives of a capacity are percentiles and means. Failed requests count as infinitely slow; a run with more
 than 1 % of them fails, and so does one whose backlog grows, whatever its figures. A percentile on few
-requests is no fault here: replicates, not requests, are the samples.
+requests is no fault here: replicates, not requests, are the samples. Where the client itself was late or
+slow, a rate is decided only if its error cannot have decided it; any other fault decides nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from loadgen.store import Run
 CAPACITY_SCHEMA_VERSION = 1
 MAX_FAILED_SHARE = 0.01
 ABOUT_PERCENTILES = ("too_few_samples", "not_steady")  # faults of single percentiles, not of the run
+OF_THE_CLIENT = ("client_late", "client_slow")  # faults whose size is known
 SMALLEST = 1e-9
 
 
@@ -59,12 +61,17 @@ class CapacityPoint:
         measured = measure(run, MeasureOptions.of(run.manifest))
         reasons = tuple(reason["code"] for reason in summary["verdict"]["reasons"])
         is_stable = all(finding["code"] != "unstable" for finding in summary["verdict"]["findings"])
-        failed_share = 1 - float(measured.counted.sum()) / max(measured.num_scheduled, 1)
-        found = [compare_with_limit(measured, objective, failed_share) for objective in objectives]
+        num = measured.num_scheduled
+        num_failed = num - int(measured.counted.sum())
+        is_healthy = is_stable and num_failed <= MAX_FAILED_SHARE * num
+        found = [compare_with_limit(measured, one, num_failed / max(num, 1)) for one in objectives]
+        figures = [figure for figure, _, _ in found]
         margin = max((m for _, m, _ in found), default=inf)
-        is_valid = not set(reasons) - set(ABOUT_PERCENTILES) and measured.num_scheduled > 0
-        if not is_stable or failed_share > MAX_FAILED_SHARE:
-            margin = inf
+        passes = decide(margin, reasons, is_healthy)
+        if passes is not None and set(reasons) & set(OF_THE_CLIENT):
+            pairs = list(zip(figures, objectives, strict=True))
+            passes = passes if is_beyond(client_error_s(summary), pairs, passes) else None
+        margin = margin if is_healthy else inf
         return cls(
             rate_per_s=trial.rate_per_s,
             replicate=trial.replicate,
@@ -76,10 +83,10 @@ class CapacityPoint:
             failed=summary["counts"]["failed"],
             requests=summary["counts"]["scheduled"],
             seconds=seconds,
-            figures={o.label: figure for o, (figure, _, _) in zip(objectives, found, strict=True)},
+            figures={o.label: figure for o, figure in zip(objectives, figures, strict=True)},
             margin=margin if isfinite(margin) else None,
             excess=max((e for _, _, e in found), default=None) if isfinite(margin) else None,
-            passes=margin <= 0 if is_valid else None,
+            passes=passes if num else None,
         )
 
     def evidence(self) -> Evidence:
@@ -88,6 +95,28 @@ class CapacityPoint:
         if self.passes is None:
             return Evidence(trial=trial, margin=None)
         return Evidence(trial=trial, margin=inf if self.margin is None else self.margin, excess=self.excess)
+
+
+def decide(margin: float, reasons: Sequence[str], is_healthy: bool) -> bool | None:
+    """Whether a rate passes; None where a fault is not one of the client's timing, or hides who failed."""
+    faults = set(reasons) - set(ABOUT_PERCENTILES)
+    if faults - set(OF_THE_CLIENT) or (faults and not is_healthy):
+        return None
+    return is_healthy and margin <= 0
+
+
+def client_error_s(summary: dict[str, Any]) -> float:
+    """By how much the client can have been off: its stamps, and how late it sent (p99 of both)."""
+    return (summary["stamps"]["uncertainty_p99_s"] or 0.0) + (summary["metrics"]["send_lag_s"]["p99"] or 0.0)
+
+
+def is_beyond(error_s: float, figures: Sequence[tuple[float | None, Objective]], passes: bool) -> bool:
+    """Whether an error of that size cannot change the decision; only times can be told."""
+    if any(figure is None or UNITS[objective.metric] != "s" for figure, objective in figures):
+        return False
+    if passes:
+        return all((figure or 0.0) + error_s <= objective.limit for figure, objective in figures)
+    return any((figure or 0.0) - error_s > objective.limit for figure, objective in figures)
 
 
 def compare_with_limit(
