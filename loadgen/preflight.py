@@ -8,6 +8,7 @@ server does not say (usage, context length) is noted, not guessed.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -93,15 +94,22 @@ def probe(
     verify: bool = True,
     trust_env: bool = False,
     timeout_s: float = TRY_TIMEOUT_S,
+    stop: threading.Event | None = None,
 ) -> Preflight:
     """Ask the target what it is. url: as from `base_url`; api: `auto`, a name of ENDPOINTS or a TOML file.
 
     words: one-token words for the probes. extra: further body fields. count_tokens: by a local tokenizer.
-    Raises TargetError, in one line, where the target cannot be measured.
+    Raises TargetError (one line) where the target cannot be measured, KeyboardInterrupt once `stop` is set.
     """
     secrets = secrets_of(headers)
     with Prober(
-        url, headers=headers, secrets=secrets, verify=verify, trust_env=trust_env, timeout_s=timeout_s
+        url,
+        headers=headers,
+        secrets=secrets,
+        verify=verify,
+        trust_env=trust_env,
+        timeout_s=timeout_s,
+        stop=stop,
     ) as prober:
         return _Interview(prober, words, count_tokens, has_key=bool(secrets)).conduct(api, model, extra)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -89,8 +90,10 @@ class Prober:
         verify: bool = True,
         trust_env: bool = False,
         timeout_s: float = TRY_TIMEOUT_S,
+        stop: threading.Event | None = None,
     ) -> None:
         self.url = url
+        self._stop = stop or threading.Event()
         self._secrets = secrets
         self._timeout_s = timeout_s
         self._client = httpx.Client(
@@ -129,6 +132,7 @@ class Prober:
     def _request(self, method: str, path: str, body: bytes) -> Answer:
         failure = ""
         for _ in range(NUM_TRIES):
+            self._end_if_stopped()
             try:
                 return self._try(method, path, body)
             except httpx.ConnectTimeout:
@@ -148,6 +152,7 @@ class Prober:
         with self._client.stream(method, path, content=body or None, headers=headers) as response:
             parts: list[bytes] = []
             for part in response.iter_bytes():
+                self._end_if_stopped()
                 parts.append(part)
                 if sum(map(len, parts)) > MAX_BYTES or time.monotonic() > give_up_s:
                     break
@@ -159,6 +164,10 @@ class Prober:
                 body=b"".join(parts),
                 clock_skew_s=_skew_s(response.headers.get("date")),
             )
+
+    def _end_if_stopped(self) -> None:
+        if self._stop.is_set():
+            raise KeyboardInterrupt
 
     def _read(self, answer: Answer, endpoint: Endpoint) -> None:
         pieces = [(answer.body, 0)]

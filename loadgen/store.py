@@ -221,10 +221,8 @@ class RequestRows:
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The named columns (all of them by default) as one table."""
-        import pyarrow.parquet as pq
-
         if isinstance(self._source, Path):
-            return pq.read_table(self._source, columns=None if columns is None else list(columns))
+            return _read_parquet(self._source, columns)
         return self._source if columns is None else self._source.select(columns)
 
     def iter_batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -232,7 +230,7 @@ class RequestRows:
         import pyarrow.parquet as pq
 
         if isinstance(self._source, Path):
-            with pq.ParquetFile(self._source) as file:
+            with _reading(self._source), pq.ParquetFile(self._source) as file:
                 yield from file.iter_batches(ROW_GROUP_ROWS, columns=list(columns))
         else:
             yield from self._source.select(columns).to_batches(ROW_GROUP_ROWS)
@@ -266,9 +264,9 @@ class Run:
 
         path = self.path / "requests.parquet"
         if path.exists():
-            _check_version(
-                path, pq.read_schema(path).metadata, int(arrow_schema().metadata[b"schema_version"])
-            )
+            with _reading(path):
+                metadata = pq.read_schema(path).metadata
+            _check_version(path, metadata, int(arrow_schema().metadata[b"schema_version"]))
             return RequestRows(path)
         if not (self.path / "plan.parquet").exists():
             raise RunFolderError(f"{self.path} holds no rows: the run broke off before its plan was written")
@@ -277,13 +275,12 @@ class Run:
 
     def plan_rows(self) -> pa.Table:
         """plan.parquet as an Arrow table with its metadata."""
-        import pyarrow.parquet as pq
-
         path = self.path / "plan.parquet"
         if not path.exists():
             raise RunFolderError(f"{self.path} has no plan.parquet")
-        _check_version(path, pq.read_schema(path).metadata, PLAN_SCHEMA_VERSION)
-        return pq.read_table(path)
+        table = _read_parquet(path)
+        _check_version(path, table.schema.metadata, PLAN_SCHEMA_VERSION)
+        return table
 
     @cached_property
     def plan_source(self) -> dict[str, Any]:
@@ -293,24 +290,18 @@ class Run:
 
     def step_rows(self) -> pa.Table | None:
         """engine_steps.parquet as an Arrow table with its metadata; None where the steps are not known."""
-        import pyarrow.parquet as pq
-
         path = self.path / "engine_steps.parquet"
-        return pq.read_table(path) if path.exists() else None
+        return _read_parquet(path) if path.exists() else None
 
     def engine_request_rows(self) -> pa.Table | None:
         """engine_requests.parquet as an Arrow table; None where the engine kept no account of requests."""
-        import pyarrow.parquet as pq
-
         path = self.path / "engine_requests.parquet"
-        return pq.read_table(path) if path.exists() else None
+        return _read_parquet(path) if path.exists() else None
 
     def server_rows(self) -> pa.Table | None:
         """server.parquet as an Arrow table (t_ns, name, value); None where the target was not watched."""
-        import pyarrow.parquet as pq
-
         path = self.path / "server.parquet"
-        return pq.read_table(path) if path.exists() else None
+        return _read_parquet(path) if path.exists() else None
 
     @cached_property
     def requests(self) -> pd.DataFrame:
@@ -346,12 +337,34 @@ def load(folder: Path | str) -> Run:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError) as exc:
+        value = json.loads(path.read_bytes(), parse_constant=_no_number)
+    except (OSError, ValueError, RecursionError) as exc:
         raise RunFolderError(f"cannot read {path}: {exc}") from exc
     if not isinstance(value, dict):
         raise RunFolderError(f"cannot read {path}: not a JSON object")
     return value
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is no JSON")
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """A context in which `path` is read as Parquet; RunFolderError where it is damaged."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (OSError, pa.ArrowException) as exc:
+        raise RunFolderError(f"{path} is damaged or not Parquet: {str(exc).splitlines()[0]}") from exc
+
+
+def _read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    import pyarrow.parquet as pq
+
+    with _reading(path):
+        return pq.read_table(path, columns=None if columns is None else list(columns))
 
 
 def _check_version(path: Path, facts: Mapping[Any, Any] | None, known: int) -> None:
@@ -359,9 +372,13 @@ def _check_version(path: Path, facts: Mapping[Any, Any] | None, known: int) -> N
     found = facts.get("schema_version", facts.get(b"schema_version"))
     if found is None:
         raise RunFolderError(f"{path} carries no schema_version: not written by bench")
-    if int(found) > known:
+    try:
+        version = int(found)
+    except (TypeError, ValueError):
+        raise RunFolderError(f"{path} has no schema version that bench knows: {found!r}") from None
+    if version > known:
         raise RunFolderError(
-            f"{path} has schema version {int(found)}, this bench reads up to {known}: update bench"
+            f"{path} has schema version {version}, this bench reads up to {known}: update bench"
         )
 
 

@@ -91,4 +91,5 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _tell(message: str) -> None:
-    print(f"bench: {message}", file=sys.stderr)
+    """Print one line; what a server says must not move the cursor."""
+    print("bench:", re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", message), file=sys.stderr)

@@ -109,14 +109,14 @@ def open_target(options: RunOptions, folder: Path, stop: threading.Event) -> Ite
     urls = tuple(map(base_url, options.target))
     if options.cmd is not None:
         with _started(options, folder, stop, headers) as (server, url):
-            target = replace(_checked(options, urls or (url,), headers), server=server)
+            target = replace(_checked(options, urls or (url,), headers, stop), server=server)
             with _watched(server, stop):
                 yield target
     elif urls:
-        yield _checked(options, urls, headers)
+        yield _checked(options, urls, headers, stop)
     else:
         with _reference_engine(options, folder, stop) as (server, load_cpus):
-            target = _checked(options, (server.url,), headers)
+            target = _checked(options, (server.url,), headers, stop)
             with _watched(server, stop):
                 yield replace(target, server=server, load_cpus=load_cpus)
 
@@ -175,7 +175,9 @@ def make_headers(options: RunOptions) -> dict[str, str]:
     return headers
 
 
-def _checked(options: RunOptions, urls: tuple[str, ...], headers: dict[str, str]) -> OpenedTarget:
+def _checked(
+    options: RunOptions, urls: tuple[str, ...], headers: dict[str, str], stop: threading.Event
+) -> OpenedTarget:
     """Ask every URL; all must speak alike, for one row does not say which of them answered it."""
     from loadgen.preflight import probe
     from loadgen.prompt_lengths import count_by_file
@@ -190,6 +192,7 @@ def _checked(options: RunOptions, urls: tuple[str, ...], headers: dict[str, str]
         verify=not options.insecure,
         trust_env=options.transport.value == "httpx",
         timeout_s=options.probe_timeout,
+        stop=stop,
     )
     first = ask(urls[0], api=options.api, model=options.model)
     for url in urls[1:]:

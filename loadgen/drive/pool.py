@@ -13,6 +13,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -49,6 +50,7 @@ class Worker:
         self.process: SpawnProcess = context.Process(
             target=run_worker, args=(task, theirs), name=f"bench-load-{self.number}", daemon=True
         )
+        resource_tracker.ensure_running()  # its start would let the signals through
         # until the process can say what a signal means to it: Ctrl-C reaches the whole group
         held = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_SIGNALS)
         try:

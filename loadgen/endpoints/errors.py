@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 
 _KEYS = ("error", "message", "detail", "msg", "errors", "title", "reason")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # among them what moves a terminal's cursor
 _MAX_DEPTH = 6
 _MAX_BYTES = 64 * 1024
 
@@ -37,4 +39,4 @@ def message_in(value: object, depth: int = 0) -> str:
 
 def _one_line(text: str) -> str:
     whole = text.encode("utf-8", "replace").decode()  # half a surrogate pair fits in no file
-    return " ".join(whole.replace("\0", " ").split())
+    return " ".join(_CONTROL.sub(" ", whole).split())

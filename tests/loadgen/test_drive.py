@@ -197,7 +197,7 @@ def test_ctrl_c_while_load_processes_start_stops_the_run(tmp_path: Path) -> None
 
 
 STARTING = """
-import signal, sys, threading
+import signal, sys, threading, time
 from pathlib import Path
 from loadgen.drive import pool
 from tests.loadgen.driving import even_plan, run_drive
@@ -208,6 +208,7 @@ def main():
     start = pool.SpawnProcess.start
     def tell(process):
         start(process)
+        time.sleep(0.15)  # it is importing now
         print("started", flush=True)
     pool.SpawnProcess.start = tell
     driven = run_drive(even_plan(20, gap_ms=100), Path(sys.argv[1]), "http://127.0.0.1:9", stop=stop)

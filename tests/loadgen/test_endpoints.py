@@ -194,6 +194,7 @@ def test_token_ids_are_counted() -> None:
     [
         ('{"error":{"message":"too long","code":400}}', "too long"),
         ('{"error":"boom"}', "boom"),
+        ('{"error":"\\u001b[31mred\\u0000\\nalert"}', "[31mred alert"),
         ('{"error":"half \\ud800 a pair"}', "half ? a pair"),
         ('{"error":{"code":500}}', '{"code": 500}'),
         ('{"object":"error","message":"bad model","code":404}', "bad model"),

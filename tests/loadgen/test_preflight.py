@@ -333,6 +333,17 @@ def test_an_answer_that_does_not_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> 
     assert "events for max_tokens 16, and no usage | lengths are its own" in found_in(found, "output tokens")
 
 
+def test_questions_end_when_they_are_to_stop() -> None:
+    stop = threading.Event()
+
+    def models(_: Any) -> Answer:
+        stop.set()
+        return MODELS
+
+    with server({"/v1/models": models}) as url, pytest.raises(KeyboardInterrupt):
+        ask(url, stop=stop)
+
+
 def test_a_path_that_is_one_too_many_is_named() -> None:
     with server({"/v1/models": MODELS}) as url, pytest.raises(TargetError, match=f"use --target {url}$"):
         ask(f"{url}/proxy")

@@ -6,6 +6,7 @@ import json
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -224,6 +225,31 @@ def test_load_says_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"schema_version": 99, "status": "complete"}')
     with pytest.raises(RunFolderError, match="schema version 99, this bench reads up to 1"):
         load(tmp_path)
+    (tmp_path / "manifest.json").write_text('{"schema_version": "x", "status": "complete"}')
+    with pytest.raises(RunFolderError, match="no schema version that bench knows: 'x'"):
+        load(tmp_path)
+    for text in ('{"schema_version": NaN}', '{"a":' * 100_000):
+        (tmp_path / "manifest.json").write_text(text)
+        with pytest.raises(RunFolderError, match="cannot read"):
+            load(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1xxxxPAR1", b"\0" * 4_000])
+@pytest.mark.parametrize("name", ["requests", "plan", "server", "engine_steps", "engine_requests"])
+def test_a_damaged_file_is_told(name: str, content: bytes, tmp_path: Path) -> None:
+    folder = make_folder(tmp_path, make_plan(3), [[0, 1, 2]])
+    folder.compact_requests(make_plan(3))
+    (folder.path / f"{name}.parquet").write_bytes(content)
+    run = load(folder.path)
+    read: dict[str, Callable[[], object]] = {
+        "requests": lambda: run.requests,
+        "plan": lambda: run.plan,
+        "server": run.server_rows,
+        "engine_steps": lambda: run.steps,
+        "engine_requests": run.engine_request_rows,
+    }
+    with pytest.raises(RunFolderError, match=rf"{name}\.parquet is damaged or not Parquet"):
+        read[name]()
 
 
 def test_a_new_folder_is_running_and_holds_no_rows_yet(tmp_path: Path) -> None:
