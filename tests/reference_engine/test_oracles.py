@@ -52,7 +52,7 @@ def waits_s(outcomes: Outcomes) -> NDArray[np.float64]:
 
 
 def check_mean(
-    values: list[float], expected: float, *, formula_error: float = 0.0, scatter: float = 0.05
+    values: list[float], expected: float, *, formula_error: float = 0.0, scatter: float = 0.08
 ) -> None:
     """values: one per seed. Fails where the seeds themselves say too little, too."""
     error = float(np.std(values, ddof=1)) / len(values) ** 0.5
@@ -85,7 +85,7 @@ def test_little_holds_exactly() -> None:
 def test_m_d_1(load: float) -> None:
     service_s = 20 * BASE_S
     rate = load / service_s
-    runs = [waits_s(simulate(CONFIG, poisson(s, rate, 4000, fixed(20)), CONSTANT)) for s in range(8)]
+    runs = [waits_s(simulate(CONFIG, poisson(s, rate, 3000, fixed(20)), CONSTANT)) for s in range(6)]
     check_mean([run.mean() for run in runs], load * service_s / (2 * (1 - load)))
     check_mean([float((run == 0).mean()) for run in runs], 1 - load)  # arrivals that find it idle
     for multiple in (0.5, 1.0, 2.5):
@@ -104,7 +104,7 @@ def test_m_g_1_with_geometric_answers() -> None:
     mean, load = 100, 0.6
     service_s = mean * BASE_S
     rate, second = load / service_s, (2 * mean**2 - mean) * BASE_S**2
-    runs = [waits_s(simulate(CONFIG, poisson(s, rate, 8000, geometric(mean)), CONSTANT)) for s in range(8)]
+    runs = [waits_s(simulate(CONFIG, poisson(s, rate, 5000, geometric(mean)), CONSTANT)) for s in range(6)]
     check_mean([run.mean() for run in runs], rate * second / (2 * (1 - load)))
     for t in (0.5 * service_s, 2 * service_s):
         expected = load * np.exp(-(1 - load) * t / service_s)
@@ -170,8 +170,8 @@ def test_a_full_queue_turns_away_as_in_m_m_1_k() -> None:
     rate = load / (mean * BASE_S)
     lost = []
     for seed in range(8):
-        outcomes = simulate(config, poisson(seed, rate, 6000, geometric(mean)), CONSTANT)
-        lost.append(len(outcomes.failures) / 6000)
+        outcomes = simulate(config, poisson(seed, rate, 4000, geometric(mean)), CONSTANT)
+        lost.append(len(outcomes.failures) / 4000)
     expected = (1 - load) * load**places / (1 - load ** (places + 1))
     check_mean(lost, expected, formula_error=0.02)
 
