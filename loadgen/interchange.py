@@ -68,10 +68,10 @@ def _documents(text: str, file: Path) -> Iterator[Mapping[str, Any]]:
     try:
         whole = json.loads(text)
         documents = whole if isinstance(whole, list) else [whole]
-    except ValueError:
+    except (ValueError, RecursionError):
         try:
             documents = [json.loads(line) for line in text.splitlines() if line.strip()]
-        except ValueError as exc:
+        except (ValueError, RecursionError) as exc:
             raise UsageError(f"{file} is neither JSON nor JSON lines: {exc}") from exc
     if not documents or not all(isinstance(document, dict) for document in documents):
         raise UsageError(f"{file} holds no result: an object, a list of objects or one a line is due")

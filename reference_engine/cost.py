@@ -155,6 +155,10 @@ def parse_cost(text: str) -> Profile:
     if match is None:
         return load_profile(text)
     given = _parse_coefficients(match[2], text)
+    if not any(given.get(name) for name in ("base", "per_seq")) and not (
+        given.get("per_context") and given.get("per_token")  # of a decode, and of a prompt
+    ):
+        raise ConfigError(f"cost {text!r}: some steps would take no time; give base or per_seq")
     per_seq = given.pop("per_seq", 0)
     every = {**given, "per_decode": per_seq, "per_prompt": per_seq}
     if match[1] == "affine":

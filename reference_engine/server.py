@@ -205,7 +205,7 @@ def main(argv: Seq[str] | None = None) -> int:
     try:
         config = engine_config(args)
         listener = socket.create_server((args.host, args.port), backlog=4096)
-    except (ConfigError, OSError) as error:
+    except (ConfigError, OSError, OverflowError) as error:
         print(f"reference_engine.server: {error}", file=sys.stderr)
         return 2
     try:

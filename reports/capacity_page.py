@@ -8,6 +8,7 @@ from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from loadgen.measure.replicates import read_document
 from reports.axes import place_legend
 from reports.canvas import BLUE, INK, MUTED, SHADE, VERMILLION
 from reports.capacity import format_figure
@@ -23,7 +24,7 @@ Json = Mapping[str, Any]
 
 def render_capacity(folder: Path) -> str:
     """Return the page of the search whose capacity.json lies in `folder`."""
-    document: dict[str, Any] = json.loads((folder / "capacity.json").read_bytes())
+    document = read_document(folder / "capacity.json")
     raw = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
     points = sorted(document["points"], key=lambda p: (p["rate_per_s"], p["replicate"]))
     return page_template("capacity.html").render(

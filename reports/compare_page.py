@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from loadgen.measure.replicates import read_document
 from reports.canvas import BLUE, INK, MUTED, SHADE, VERMILLION
 from reports.compare import describe_test, format_change, format_interval
 from reports.figure_spec import FigureSpec, draw_all
@@ -23,7 +24,7 @@ ROW_INCHES = 0.32
 
 def render_comparison(folder: Path) -> str:
     """Return the page of the comparison whose compare.json lies in `folder`."""
-    document: dict[str, Any] = json.loads((folder / "compare.json").read_bytes())
+    document = read_document(folder / "compare.json")
     raw = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
     comparisons = [one for one in document["comparisons"] if one["figures"]]
     specs = {

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from loadgen.measure.replicates import read_document
 from reports.figure_spec import draw_all
 from reports.pages import data_link, page_template, template_text
 from reports.quantities import format_count, format_number, format_time
@@ -28,7 +29,7 @@ LATENCIES = (("ttft_s", "p50"), ("ttft_s", "p99"), ("itl_s", "p50"), ("itl_s", "
 
 def render_sweep(folder: Path) -> str:
     """Return the page of the sweep whose sweep.json lies in `folder`."""
-    sweep: dict[str, Any] = json.loads((folder / "sweep.json").read_bytes())
+    sweep = read_document(folder / "sweep.json")
     raw = json.dumps(sweep, indent=2, ensure_ascii=False, allow_nan=False)
     return page_template("sweep.html").render(
         name=folder.resolve().name,

@@ -107,7 +107,7 @@ def read_document(path: Path) -> dict[str, Any]:
     """Read a JSON object; RunFolderError where there is none."""
     try:
         value = json.loads(path.read_bytes())
-    except (OSError, ValueError) as exc:
+    except (OSError, ValueError, RecursionError) as exc:
         raise RunFolderError(f"cannot read {path}: {exc}") from exc
     if not isinstance(value, dict):
         raise RunFolderError(f"cannot read {path}: not a JSON object")

@@ -70,6 +70,7 @@ def test_timeouts_and_refusals_are_rows(tmp_path: Path, capsys: pytest.CaptureFi
         (["--policy", "nope"], "unknown policy 'nope'"),
         (["--cost", "nope"], "no shipped profile (8b-a100, 8b-h200, cpu-tiny)"),
         (["--cost", "affine(base=8)"], "needs a unit"),
+        (["--cost", "affine(base=0,per_token=1ms)"], "some steps would take no time; give base or per_seq"),
         (["--cost", "affine(speed=8ms)"], "cannot read 'speed=8ms'"),
         (["--knob", "padded"], "write NAME=VALUE"),
         (["--knob", "padded=1"], "write true or false"),

@@ -370,6 +370,7 @@ def test_health_is_503_until_the_engine_is_ready() -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
+        (["--port", "99999"], "port must be 0-65535"),
         (["--model", "huge"], "unknown model shape 'huge'; known shapes: nano, tiny"),
         (["--policy", "magic"], "unknown policy 'magic'; known policies: static, orca"),
         (["--policy", "orca", "--watermark", "0.1"], "policy orca has no knob 'watermark'; its knobs: "),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from loadgen.errors import RunFolderError
 from reports.figure_spec import draw_all
 from reports.sweep_figures import SWEEP_FIGURES
 from reports.sweep_page import render_sweep
@@ -88,3 +89,9 @@ def test_a_browser_shows_the_sweep(folder: Path) -> None:
         assert seen.fetched == []
         assert seen.console == []
         assert len(seen.figures) == len(SWEEP_FIGURES)
+
+
+def test_a_document_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / "sweep.json").write_text("{")
+    with pytest.raises(RunFolderError, match=r"cannot read .*sweep\.json"):
+        render_sweep(tmp_path)
