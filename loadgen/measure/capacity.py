@@ -98,9 +98,11 @@ class CapacityPoint:
 
 
 def decide(margin: float, reasons: Sequence[str], is_healthy: bool) -> bool | None:
-    """Whether a rate passes; None where a fault is not one of the client's timing, or hides who failed."""
+    """Whether a rate passes; None where a fault is not one of the client's timing, or where only the backlog
+    fails it: that may be the client's.
+    """
     faults = set(reasons) - set(ABOUT_PERCENTILES)
-    if faults - set(OF_THE_CLIENT) or (faults and not is_healthy):
+    if faults - set(OF_THE_CLIENT) or (faults and not is_healthy and margin <= 0):
         return None
     return is_healthy and margin <= 0
 

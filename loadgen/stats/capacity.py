@@ -21,6 +21,7 @@ INTERPOLATED_RATIO = 1.12  # a bracket this narrow is interpolated where both en
 NARROW_RATIO = 1.03  # where the failing end has none it is halved until here, and both ends are kept
 FIRST_STEP = 1.25
 LATER_STEP = 1.08
+LARGEST_STEP = 1.6
 PROBE_STEP = 2.0
 EDGE = 0.15  # how far inside its bracket a secant lands: one that stays at an end would never narrow it
 MAX_UNDECIDED = 2
@@ -265,7 +266,7 @@ def _next_rate(own: Sequence[Evidence], found: Sequence[Crossing], search: Searc
         edge: float = (high.rate_per_s / low.rate_per_s) ** EDGE
         return min(max(_interpolate(low, high), low.rate_per_s * edge), high.rate_per_s / edge)
     num_steps = sum(run.margin is not None for run in own)
-    factor = (LATER_STEP if found else FIRST_STEP) ** (2 ** (num_steps - 1))
+    factor = min((LATER_STEP if found else FIRST_STEP) ** (2 ** min(num_steps - 1, 8)), LARGEST_STEP)
     return _within(low.rate_per_s * factor if low else _rate(high or own[-1]) / factor, search)
 
 

@@ -88,6 +88,7 @@ def test_any_other_fault_decides_nothing(tmp_path: Path) -> None:
         (-1.0, ("too_few_samples", "not_steady"), True, True),
         (-1.0, ("client_slow",), True, True),
         (-1.0, ("client_slow",), False, None),
+        (0.5, ("client_slow",), False, False),
         (-1.0, ("token_mismatch",), True, None),
     ],
 )
