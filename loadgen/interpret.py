@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from loadgen.endpoints.base import ChunkFacts, Endpoint, EndpointDataError, Framing, Usage
-from loadgen.endpoints.errors import error_text
+from loadgen.endpoints.errors import error_text, one_line
 from loadgen.http1 import HttpSyntaxError, IncompleteHeadError, Response, parse_response
 from loadgen.json_lines import parse_lines
 from loadgen.records import MAX_ERROR_CHARS, Outcome, RequestRecord
@@ -111,7 +111,7 @@ def to_record(exchange: Exchange, endpoint: Endpoint, *, epoch_ns: int, row: Pla
         outcome=outcome,
         http_status=response.status if response else None,
         server_request_id=response.headers.get("x-request-id") if response else None,
-        error=error[:MAX_ERROR_CHARS] if error else None,
+        error=one_line(error)[:MAX_ERROR_CHARS] if error else None,
         worker=exchange.worker,
         connection_reused=exchange.reused,
     )

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from loadgen.endpoints import ENDPOINTS
 from loadgen.endpoints.base import Endpoint, TokenEvents
+from loadgen.endpoints.errors import one_line
 from loadgen.endpoints.template import load_template
 from loadgen.endpoints.variants import variants_of, with_fields
 from loadgen.errors import TargetError
@@ -127,7 +128,7 @@ class _Interview:
         self.findings: list[Finding] = []
 
     def note(self, what: str, found: str, meaning: str = "") -> None:
-        self.findings.append(Finding(what=what, found=found, meaning=meaning))
+        self.findings.append(Finding(what=what, found=one_line(found), meaning=one_line(meaning)))
 
     def conduct(self, api: str, model: str | None, extra: tuple[tuple[str, str], ...]) -> Preflight:
         is_template = api.endswith(".toml")

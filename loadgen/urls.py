@@ -10,15 +10,20 @@ from loadgen.errors import UsageError
 API_SUFFIXES = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/v1")
 
 
+def is_url(text: str) -> bool:
+    """Say whether a text names a host to be asked over HTTP."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        return False
+
+
 def base_url(target: str) -> str:
     """Normalise `--target`: scheme and host required; a trailing slash, `/v1` or API path is cut."""
-    parts = urlsplit(target)
-    try:
-        is_complete = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        is_complete = False
-    if not is_complete:
+    if not is_url(target):
         raise UsageError(f"--target {target!r} is not a URL such as http://127.0.0.1:8000")
+    parts = urlsplit(target)
     if parts.username is not None:
         raise UsageError(
             "--target holds a user name: give credentials by --header 'Authorization: Basic ...'"

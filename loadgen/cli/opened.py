@@ -124,7 +124,7 @@ def open_target(options: RunOptions, folder: Path, stop: threading.Event) -> Ite
 def check_target_flags(options: RunOptions) -> None:
     """Find what is wrong with the flags of the target before anything is started."""
     from loadgen.probing import is_sendable
-    from loadgen.urls import base_url
+    from loadgen.urls import base_url, is_url
 
     for target in options.target:
         base_url(target)
@@ -135,7 +135,7 @@ def check_target_flags(options: RunOptions) -> None:
     if len(options.target) > 1 and options.transport.value == "httpx":
         raise UsageError("--transport httpx takes one --target; several need --transport raw")
     for flag, url in (("--metrics-url", options.metrics_url), ("--ready-url", options.ready_url)):
-        if url is not None and not (url.startswith(("http://", "https://")) and urlsplit(url).hostname):
+        if url is not None and not is_url(url):
             raise UsageError(f"{flag} {url!r} is no URL; write http://HOST:PORT/PATH")
     if options.ready_url is not None and options.cmd is None:
         raise UsageError("--ready-url belongs to --cmd: it says when the server that --cmd starts is ready")

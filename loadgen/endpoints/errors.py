@@ -17,14 +17,14 @@ def error_text(body: bytes) -> str:
     try:
         value: object = json.loads(text)
     except (ValueError, RecursionError):
-        return _one_line(text)
-    return message_in(value) or _one_line(text)
+        return one_line(text)
+    return message_in(value) or one_line(text)
 
 
 def message_in(value: object, depth: int = 0) -> str:
     """Find the message in a decoded error; empty where there is none."""
     if isinstance(value, str):
-        return _one_line(value)
+        return one_line(value)
     if depth == _MAX_DEPTH or not value:
         return ""
     if isinstance(value, list):
@@ -33,10 +33,11 @@ def message_in(value: object, depth: int = 0) -> str:
         for key in _KEYS:
             if found := message_in(value.get(key), depth + 1):
                 return found
-        return _one_line(json.dumps(value))
+        return one_line(json.dumps(value))
     return str(value)
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """Put text that came over the wire on one line that any terminal and any file can hold."""
     whole = text.encode("utf-8", "replace").decode()  # half a surrogate pair fits in no file
     return " ".join(_CONTROL.sub(" ", whole).split())

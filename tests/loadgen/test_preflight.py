@@ -127,6 +127,12 @@ def test_a_server_with_little_room_is_asked_a_shorter_prompt() -> None:
         assert ask(url).prompt_offset == 3
 
 
+def test_a_server_s_names_do_not_move_the_cursor() -> None:
+    models = (200, "application/json", b'{"data":[{"id":"m1","owned_by":"\\u001b[2J me"}]}')
+    with server({"/v1/models": models, "/v1/completions": completions()}) as url:
+        assert found_in(ask(url), "server").startswith("[2J me, model m1 ")
+
+
 def test_a_model_that_is_served_and_not_listed_is_noted() -> None:
     with server({"/v1/models": MODELS, "/v1/completions": completions()}) as url:
         assert found_in(ask(url, model="m3"), "model").startswith("'m3' is not listed")
@@ -480,7 +486,7 @@ def test_base_url(given: str, base: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["localhost:8000", "ftp://x", "http://", "http://a:b", "http://x:99999", ""]
+    "given", ["localhost:8000", "ftp://x", "http://", "http://a:b", "http://x:99999", "http://[::1", ""]
 )
 def test_what_is_no_url_is_refused(given: str) -> None:
     with pytest.raises(UsageError, match="is not a URL"):
