@@ -27,7 +27,8 @@ from loadgen.sse import parse_events
 
 NUM_TRIES = 3
 TRY_TIMEOUT_S = 2.0  # to connect, and between two reads
-MAX_TIMEOUTS = 15  # for the whole of one answer
+MAX_TIMEOUTS = 15  # for the whole of one answer of the model
+PAGE_TIMEOUTS = 2  # for the whole of a page, such as /metrics
 MAX_BYTES = 4 << 20
 MAX_WORDS_CHARS = 300
 
@@ -148,7 +149,7 @@ class Prober:
     def _try(self, method: str, path: str, body: bytes) -> Answer:
         """One try. An answer that does not end (a server that knows no max_tokens) is cut."""
         headers = {"content-type": "application/json"}
-        give_up_s = time.monotonic() + MAX_TIMEOUTS * self._timeout_s
+        give_up_s = time.monotonic() + (MAX_TIMEOUTS if body else PAGE_TIMEOUTS) * self._timeout_s
         with self._client.stream(method, path, content=body or None, headers=headers) as response:
             parts: list[bytes] = []
             for part in response.iter_bytes():

@@ -152,7 +152,12 @@ def test_a_folder_that_is_no_run_is_told(capsys: pytest.CaptureFixture[str], tmp
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("rat = 20", ["rat"]), ("rate = ", ["TOML"]), ("duration = 30", ["--duration", "unit"])],
+    [
+        ("rat = 20", ["rat"]),
+        ("rate = ", ["TOML"]),
+        ("duration = 30", ["--duration", "unit"]),
+        ("sessions = {turns = 4}", ["sessions", "table"]),
+    ],
 )
 def test_a_bad_configuration_file_is_told(
     text: str, words: Sequence[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
