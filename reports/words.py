@@ -96,7 +96,8 @@ def answer(summary: Json) -> str:
         if e2e.get("p50") is None:
             return f"{rate}, {share}; none of them lies in the measured window."
         return f"{rate}, half of the answers were complete within {format_time(e2e['p50'])}; {share}."
-    sentence = f"{rate}, half of the requests saw their first token within {format_time(ttft['p50'])}"
+    who = "requests" if counts["ok"] == counts["scheduled"] else "requests that succeeded"
+    sentence = f"{rate}, half of the {who} saw their first token within {format_time(ttft['p50'])}"
     sentence += _tail(ttft)
     if itl.get("p50") is not None:
         sentence += f"; then a token every {format_time(itl['p50'])} (median gap"

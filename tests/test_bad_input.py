@@ -74,6 +74,10 @@ NOWHERE = ("--target", "http://127.0.0.1:9")
         (["--rate", "20", "--trace", "no-such-file.csv"], ["--rate", "--trace-speed"]),
         (["--trace", "no-such-file.csv"], ["no-such-file.csv"]),
         ([], ["--rate", "--trace"]),
+        (["--rate", "20", "--duration", "5s", "--requests", "3"], ["--duration", "--requests"]),
+        (["--rate", "5", "--concurrency", "2", "--requests", "4"], ["--concurrency", "--max-in-flight"]),
+        (["--rate", "20", "--duration", "5s", "--warmup", "40s"], ["--warmup", "40 s"]),
+        (["--trace", "x.csv", "--duration", "5s"], ["--trace-window"]),
         (["--concurrency", "4"], ["--requests"]),
     ],
 )
@@ -155,6 +159,7 @@ def test_a_folder_that_is_no_run_is_told(capsys: pytest.CaptureFixture[str], tmp
     [
         ("rat = 20", ["rat"]),
         ("rate = ", ["TOML"]),
+        ("[run]\nrate = 7", ["run", "table"]),
         ("duration = 30", ["--duration", "unit"]),
         ("sessions = {turns = 4}", ["sessions", "table"]),
     ],

@@ -124,9 +124,11 @@ def _read_config(ctx: typer.Context, path: Path | None) -> Path | None:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise UsageError(f"{path} is not TOML: {exc}") from exc
     known = {parameter.name for parameter in ctx.command.params}
-    if tables := sorted(name for name, value in values.items() if isinstance(value, dict) and name in known):
-        raise UsageError(f"{path}: {tables[0]} is a table; write it as for its flag: {tables[0]} = '...'")
-    defaults = {key.replace("-", "_"): value for key, value in values.items() if not isinstance(value, dict)}
+    if tables := sorted(name for name, value in values.items() if isinstance(value, dict)):
+        raise UsageError(
+            f"{path}: {tables[0]} is a table; keys stand at the top and are written as for flags"
+        )
+    defaults = {key.replace("-", "_"): value for key, value in values.items()}
     if unknown := sorted(set(defaults) - known):
         raise UsageError(f"{path}: unknown key {unknown[0]!r}; keys are the names of the flags, such as rate")
     lists = {parameter.name for parameter in ctx.command.params if getattr(parameter, "multiple", False)}

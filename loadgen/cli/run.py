@@ -57,6 +57,17 @@ def check_flags(options: RunOptions) -> None:
         except UsageError as exc:
             raise UsageError(f"--slo {line!r}: {exc}") from exc
     check_target_flags(options)
+    for given, other, why in (
+        (options.duration, options.requests, "--duration and --requests each end the run: give one"),
+        (options.duration, options.trace, "a trace has its own length: give --trace-window, not --duration"),
+        (
+            options.rate,
+            options.concurrency,
+            "--concurrency closes the loop: leave --rate out, or use --max-in-flight",
+        ),
+    ):
+        if given is not None and other is not None:
+            raise UsageError(why)
 
 
 def measure_run(ctx: typer.Context, options: RunOptions, plan: Plan, interruption: Interruption) -> Run:
@@ -66,6 +77,10 @@ def measure_run(ctx: typer.Context, options: RunOptions, plan: Plan, interruptio
 
     if options.simulate:
         return measure_simulated(ctx, options, plan, interruption)
+    if options.warmup is not None and len(plan) and options.warmup > plan.span_s:
+        raise UsageError(
+            f"a --warmup of {options.warmup:g} s leaves nothing of a plan of {plan.span_s:.3g} s"
+        )
     folder = RunFolder.create(options.out, options.name)
     try:
         with open_target(options, folder.path, interruption.stop) as target:

@@ -64,7 +64,7 @@ class Tally:
             self.ttft_s.append((record.first_token_ns - record.scheduled_ns) / 1e9)
         if len(self.itl_s) < MAX_SAMPLES:
             stamps = record.chunk_ns[: MAX_SAMPLES + 1]
-            self.itl_s.extend((b - a) / 1e9 for a, b in pairwise(stamps))
+            self.itl_s.extend((b - a) / 1e9 for a, b in pairwise(stamps) if b > a)  # one read: no gap
 
 
 class Ledger:

@@ -198,17 +198,18 @@ class Judged:
         subject, statistic = assertion.subject, assertion.statistic
         if statistic is None:
             return Estimate(value=self._share_or_rate(subject))
-        value = statistic_of(self.measured.samples[subject], statistic)
+        share = parse_percentile(statistic)
+        sample = self.measured.sample_for(subject, share)
+        value = statistic_of(sample, statistic)
         pool = self.measured.pool(subject)
         if value is None or pool is None or len(pool.values) == 0:
-            sample = self.measured.samples[subject]
             return Estimate(value=value, is_on_failure=value is None and sample.num_failed > 0)
         if statistic == "mean":
             return Estimate(value=value, interval=mean_interval(pool))
-        share = parse_percentile(statistic)
         if share is None:
             return Estimate(value=value)
-        found = quantile_interval(pool, share)
+        # of the successes alone, the percentile of all is a higher one
+        found = quantile_interval(pool, share * sample.num_values / (sample.num_values - sample.num_failed))
         return Estimate(value=value, interval=found.bounds, num_tail_events=found.num_tail_events)
 
     def _share_or_rate(self, subject: str) -> float | None:

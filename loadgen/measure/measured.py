@@ -17,7 +17,7 @@ from loadgen.measure.metrics import (
     summarize_sample,
 )
 from loadgen.measure.options import MeasureOptions
-from loadgen.measure.window import choose_window, schedule_end_ns
+from loadgen.measure.window import choose_window, last_sign_ns, schedule_end_ns
 from loadgen.stats.intervals import METHOD, MIN_TAIL_EVENTS, Pool, quantile_intervals
 from loadgen.stats.quantile import quantile
 from loadgen.store import Run
@@ -94,6 +94,13 @@ class Measured:
         weights = gaps.tokens[known].astype(np.int64)
         return Pool(values=self.samples["itl_s"].values, offsets=kept, weights=weights)
 
+    def sample_for(self, metric: str, share: float | None) -> Sample:
+        """The values that an objective on a metric is held against: for a percentile of TTFT or E2E, with the
+        failures as infinite, for a request that failed meets nothing. share: the percentile, None for others.
+        """
+        with_failures = metric.removesuffix("_s") + "_with_failures_s"
+        return self.samples[with_failures if share is not None and with_failures in self.samples else metric]
+
     @property
     def num_scheduled(self) -> int:
         """Requests scheduled inside the window, failures included."""
@@ -116,6 +123,8 @@ def measure(run: Run, options: MeasureOptions) -> Measured:
     workload = described_workload(run)
     is_open = np.asarray(run.plan_rows().column("think_ns").to_numpy() < 0)
     end_ns = schedule_end_ns(columns.scheduled_ns, workload, is_open)
+    if run.manifest["status"] != "complete":
+        end_ns = min(end_ns, last_sign_ns(columns, end_ns))
     window = choose_window(columns, options.warmup_s, end_ns)
     counted = np.asarray(columns.is_ok & window.holds(columns.scheduled_ns))
     events = read_events(run.rows, columns, columns.is_ok, window)

@@ -5,6 +5,7 @@ Strict JSON: what is undefined is null. The same folder gives the same summary, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -23,6 +24,7 @@ from loadgen.measure.options import MeasureOptions, RunFacts
 from loadgen.measure.server import describe_server
 from loadgen.measure.slo import Objective, met_by_request, statistic_of
 from loadgen.measure.verdict import Notice, Verdict, section_means
+from loadgen.records import Outcome
 from loadgen.stats.certify import certify
 from loadgen.stats.intervals import independent_values
 from loadgen.store import Run
@@ -144,8 +146,9 @@ def evaluate_slo(measured: Measured, options: MeasureOptions) -> dict[str, Any]:
     for objective in options.objectives:
         value = n = None
         if objective.statistic is not None:
-            value = statistic_of(measured.samples[objective.metric], objective.statistic)
-            n = measured.samples[objective.metric].num_values
+            sample = measured.sample_for(objective.metric, objective.percentile)
+            value = statistic_of(sample, objective.statistic)
+            n = sample.num_values
         targets.append(
             {
                 "metric": objective.metric,
@@ -153,7 +156,7 @@ def evaluate_slo(measured: Measured, options: MeasureOptions) -> dict[str, Any]:
                 "limit": objective.limit,
                 "value": value,
                 "n": n,
-                "is_met": None if value is None else value <= objective.limit,
+                "is_met": value <= objective.limit if value is not None else False if n else None,
                 "certificate": certify_objective(measured, objective),
             }
         )
@@ -181,7 +184,7 @@ def certify_objective(measured: Measured, objective: Objective) -> dict[str, Any
     pool = measured.pool(objective.metric.replace("_with_failures", ""))
     if objective.percentile is None or pool is None or len(pool.values) == 0:
         return None
-    sample = measured.samples[objective.metric]
+    sample = measured.sample_for(objective.metric, objective.percentile)
     weights = 1 if sample.weights is None else sample.weights
     num_misses = int(((sample.values > objective.limit) * weights).sum())
     n_eff = independent_values(pool, objective.percentile)
@@ -282,10 +285,18 @@ def judge(
         checks.imported(run.manifest.get("imported")),
     )
     findings = (
-        checks.failures(columns.count_outcomes()),
+        checks.failures(
+            outcomes_of_the_server(columns.count_outcomes()) if stopped else columns.count_outcomes()
+        ),
         None if stopped or died else checks.unstable(in_flight_steps(columns.only(measured.is_open)), window),
     )
     return Verdict(reasons=_said(reasons), findings=_said(findings), warnings=_said(warnings))
+
+
+def outcomes_of_the_server(counts: Mapping[str, int]) -> dict[str, int]:
+    """Without what the end of the run did to requests: those are no failures of the server."""
+    ours = (Outcome.UNSENT, Outcome.CANCELLED)
+    return {outcome: n for outcome, n in counts.items() if outcome not in ours}
 
 
 def too_few_samples(measured: Measured, objective: Objective) -> Notice | None:

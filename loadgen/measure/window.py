@@ -31,6 +31,13 @@ def schedule_end_ns(scheduled_ns: Floats, workload: dict[str, Any], is_open: Boo
     return last + max(gap, 1.0)
 
 
+def last_sign_ns(columns: Columns, default_ns: float) -> float:
+    """When a run that was cut short last sent or heard anything: rates per second end there."""
+    signs = np.concatenate([columns.sent_ns, columns.ended_ns[~np.isnan(columns.sent_ns)]])
+    signs = signs[~np.isnan(signs)]
+    return float(signs.max()) + 1 if len(signs) else default_ns
+
+
 def choose_window(columns: Columns, warmup_s: float | None, end_ns: float) -> Window:
     """Leave out the warm-up: `warmup_s` seconds, or None to find its end. Judge the rest for steadiness."""
     if warmup_s is not None:

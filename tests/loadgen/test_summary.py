@@ -102,15 +102,20 @@ def test_failures_stand_in_counts_findings_and_goodput(tmp_path: Path) -> None:
     records = healthy(90) + [
         make_failure(90 + i, scheduled_s=9 + i / 10, outcome=Outcome.STALLED) for i in range(10)
     ]
-    options = MeasureOptions(warmup_s=0.0, objectives=(parse_slo("ttft=150ms"), parse_slo("ttft.p50=150ms")))
+    options = MeasureOptions(
+        warmup_s=0.0,
+        objectives=(parse_slo("ttft=150ms"), parse_slo("ttft.p50=150ms"), parse_slo("ttft.p99=9s")),
+    )
     summary = summarize(make_run(tmp_path, records, workload=WORKLOAD), options)
     assert summary["counts"]["failed"] == 10
     assert codes(summary, "findings") == ["failures"]
     assert summary["slo"]["attained_fraction"] == pytest.approx(0.9)
     assert summary["slo"]["goodput_per_s"] == pytest.approx(9.0)
     aggregate = summary["slo"]["targets"][1]
-    assert (aggregate["value"], aggregate["is_met"], aggregate["n"]) == (pytest.approx(0.06), True, 90)
+    assert (aggregate["value"], aggregate["is_met"], aggregate["n"]) == (pytest.approx(0.06), True, 100)
     assert summary["metrics"]["ttft_with_failures_s"]["p99"] is None
+    on_a_failure = summary["slo"]["targets"][2]
+    assert (on_a_failure["value"], on_a_failure["is_met"], on_a_failure["n"]) == (None, False, 100)
 
 
 def test_a_named_percentile_turns_a_warning_into_a_reason(tmp_path: Path) -> None:
@@ -299,3 +304,20 @@ def test_what_the_cache_found_stands_beside_what_it_could_find(tmp_path: Path) -
         record.cached_tokens = 16
     told = summarize(make_run(tmp_path, records, blocks=blocks))["prefix"]
     assert told["reported_hit_rate"] == pytest.approx(16 / 48)
+
+
+def test_a_run_that_was_cut_short_has_the_rates_of_the_time_it_ran_and_no_failures_of_its_own_making(
+    tmp_path: Path,
+) -> None:
+    sent = healthy()[:40]
+    cut = [
+        make_record(40 + i, scheduled_s=4 + i / 10, token_ms=(), outcome=outcome, sent_ns=None, done_ns=None)
+        for i, outcome in enumerate([Outcome.UNSENT] * 60)
+    ]
+    run = make_run(tmp_path, [*sent, *cut], workload=WORKLOAD, manifest={"status": "interrupted"})
+    summary = summarize(run, MeasureOptions(warmup_s=0.0))
+    assert codes(summary, "reasons") == ["interrupted"]
+    assert codes(summary, "findings") == []
+    assert summary["window"]["end_s"] == pytest.approx(4.0, abs=0.5)
+    assert summary["rates"]["sent_per_s"] == pytest.approx(10.0, rel=0.15)
+    assert summary["counts"]["by_outcome"] == {"ok": 40, "unsent": 60}
