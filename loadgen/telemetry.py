@@ -27,6 +27,9 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 GAUGES: Mapping[str, str] = {
+    "engine_requests_running": "running",
+    "engine_requests_waiting": "waiting",
+    "engine_kv_usage_ratio": "kv_usage",
     "vllm:num_requests_running": "running",
     "vllm:num_requests_waiting": "waiting",
     "vllm:kv_cache_usage_perc": "kv_usage",
@@ -42,6 +45,11 @@ GAUGES: Mapping[str, str] = {
     "nv_inference_pending_request_count": "waiting",
 }
 COUNTERS: Mapping[str, tuple[str, ...]] = {
+    "engine_prompt_tokens_total": ("prompt_tokens",),  # computed ones, also again
+    "engine_prefix_cached_tokens_total": ("prefix_hit_tokens",),
+    "engine_output_tokens_total": ("output_tokens",),
+    "engine_preemptions_total": ("preemptions",),
+    "engine_requests_finished_total": ("requests",),
     "vllm:num_preemptions_total": ("preemptions",),
     "vllm:prefix_cache_hits_total": ("prefix_hit_tokens",),
     "vllm:prefix_cache_queries_total": ("prefix_query_tokens",),
@@ -61,8 +69,13 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
     "nv_inference_request_success": ("requests",),
 }
 HISTOGRAMS: Mapping[str, tuple[str, ...]] = {
-    "ttft_s": ("vllm:time_to_first_token_seconds", "sglang:time_to_first_token_seconds"),
+    "ttft_s": (
+        "engine_time_to_first_token_seconds",
+        "vllm:time_to_first_token_seconds",
+        "sglang:time_to_first_token_seconds",
+    ),
     "itl_s": (
+        "engine_inter_token_latency_seconds",
         "vllm:inter_token_latency_seconds",
         "vllm:time_per_output_token_seconds",
         "sglang:inter_token_latency_seconds",
@@ -74,6 +87,7 @@ HISTOGRAMS: Mapping[str, tuple[str, ...]] = {
         "tgi_request_duration",
     ),
     "queue_s": (
+        "engine_queue_time_seconds",
         "vllm:request_queue_time_seconds",
         "sglang:queue_time_seconds",
         "tgi_request_queue_duration",

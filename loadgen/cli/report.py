@@ -45,10 +45,13 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about a run, or the same in another format."""
     folder = run or newest_run(Path("runs"))
+    is_run = (folder / "manifest.json").exists()
+    if not is_run and file_format is not ReportFormat.HTML and folder.is_dir():
+        raise UsageError(f"--format {file_format.value} is for one run; {folder} is a folder of several")
     if (page := render_series(folder)) is not None:
         typer.echo(write(output or folder / "report.html", page.encode()))
         return
-    if not (folder / "manifest.json").exists() and any(folder.glob("*/manifest.json")):
+    if not is_run and any(folder.glob("*/manifest.json")):
         from reports.index import render_index
 
         typer.echo(write(output or folder / "index.html", render_index(folder).encode()))

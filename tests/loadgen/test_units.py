@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from loadgen.units import parse_count, parse_duration, parse_warmup
 from loadgen.errors import UsageError
+from loadgen.units import parse_count, parse_duration, parse_warmup
 
 
 @pytest.mark.parametrize(
