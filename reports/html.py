@@ -57,6 +57,7 @@ def render_run(run: Run) -> str:
         name=run.path.name,
         css=template_text("page.css"),
         status=words.status(summary),
+        claim=words.claim(run.manifest, summary),
         answer=words.answer(summary),
         notices=words.notices(summary),
         rates=words.rate_pairs(summary),

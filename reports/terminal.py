@@ -52,6 +52,8 @@ def _print_verdict(run: Run, summary: words.Json, console: Console) -> None:
     head = Text()
     head.append(f" {status} ", style="bold white on dark_green" if status == "VALID" else "bold white on red")
     head.append(f" {run.path.name}", style="bold")
+    if words.is_simulated(run.manifest):
+        head.append(f"  {words.claim(run.manifest, summary)}", style="bold yellow")
     console.print(head)
     _print_indented(console, Text(words.answer(summary)))
     for notice in words.notices(summary):

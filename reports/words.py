@@ -63,6 +63,18 @@ def status(summary: Json) -> str:
     return "VALID" if summary["verdict"]["status"] == "valid" else "INVALID"
 
 
+def is_simulated(manifest: Json) -> bool:
+    """Whether the run was made in virtual time."""
+    return (manifest.get("target") or {}).get("kind") == "simulated engine"
+
+
+def claim(manifest: Json, summary: Json) -> str:
+    """What the status stands for."""
+    if is_simulated(manifest):
+        return "simulated in virtual time: nothing was measured"
+    return f"the measurement {'can' if status(summary) == 'VALID' else 'cannot'} be trusted"
+
+
 def notices(summary: Json) -> list[Notice]:
     """List what the verdict says: reasons first, then findings, then warnings."""
     verdict = summary["verdict"]

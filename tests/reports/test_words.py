@@ -105,3 +105,10 @@ def test_objectives_goodput_stamps_and_server_are_told() -> None:
         ("stamps", "from the kernel, 88 % exact, uncertain by 11.2 ms at p99"),
         ("server", "TTFT: our mean is 2 ms above the server's"),
     ]
+
+
+def test_a_simulation_is_never_called_a_measurement() -> None:
+    valid = {"verdict": {"status": "valid"}}
+    assert words.claim({"target": {"kind": "url"}}, valid) == "the measurement can be trusted"
+    assert words.claim({}, {"verdict": {"status": "invalid"}}) == "the measurement cannot be trusted"
+    assert "nothing was measured" in words.claim({"target": {"kind": "simulated engine"}}, valid)
