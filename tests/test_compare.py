@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.loadgen.test_preflight import MODELS, completions, server
+from tests.loadgen.test_preflight import MODELS, Routes, completions, server
 from tests.reports.reading import PageReader
 from tests.test_bad_input import bench
 
@@ -101,7 +101,7 @@ def test_equal_arms_are_equivalent_and_pass_the_gate(
 
 
 def test_two_servers_over_http(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    routes = {"/v1/models": MODELS, "/v1/completions": completions()}
+    routes: Routes = {"/v1/models": MODELS, "/v1/completions": completions()}
     load = ("--rate", "10", "--duration", "1s", "--dist", "fixed", "--output-tokens", "4", "--quiet")
     with server(routes) as one, server(routes) as other:
         arms = ("--arm", f"one={one}", "--arm", f"other={other}", "--repeat", "2")
