@@ -124,6 +124,7 @@ def _read_config(ctx: typer.Context, path: Path | None) -> Path | None:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise UsageError(f"{path} is not TOML: {exc}") from exc
     known = {parameter.name for parameter in ctx.command.params}
+    values.pop("check", None)  # the gate's own table
     if tables := sorted(name for name, value in values.items() if isinstance(value, dict)):
         raise UsageError(
             f"{path}: {tables[0]} is a table; keys stand at the top and are written as for flags"
