@@ -2,8 +2,9 @@
 beside it.
 
 A tool's figures are over every ok request of the run: none of them leaves out a warm-up by itself. Where they
-count latency from the send, a queue in front of the client is not in it. Definitions as read in the sources
-of the tools in 2025-2026; events without tokens (role, finish, usage) are never gaps here.
+count latency from the send, a queue in front of the client is not in it. Definitions are written from
+knowledge of the tools and worked by hand in the tests, not yet held against the installed tools; events
+without tokens (role, finish, usage) are never gaps here.
 
     vllm       `vllm bench serve`: per-event ITL, linear percentiles, population deviation
     sglang     `sglang.bench_serving`: per-token ITL, E2E to the end of the stream

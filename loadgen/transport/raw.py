@@ -49,7 +49,6 @@ class RawTransport:
         if self._alarm is not None:
             self._poller.register(self._alarm.fd, POLL_IN)
         self._offset = RealtimeOffset()
-        self.keeps_connections = not config.fresh_connections
         self._stamping = start_stamping()
         self.counts = TransportCounts(has_kernel_stamps=self._stamping is not None)
         self._connections: dict[int, Connection] = {}
