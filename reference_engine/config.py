@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """Dimensions of a Llama-family decoder; `num_params` counts the embedding and an untied head."""
+    """Dimensions of a Llama-family decoder; `num_params` counts the embedding and an untied head.
+
+    window_tokens: what queries of the `windowed_layers` see, their own token included; 0 where all see all.
+    """
 
     hidden: int
     layers: int
@@ -20,6 +23,8 @@ class ModelShape:
     intermediate: int
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-5
+    window_tokens: int = 0
+    windowed_layers: frozenset[int] = frozenset()
 
     def num_params(self, num_input_ids: int, num_output_ids: int) -> int:
         attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)

@@ -25,8 +25,8 @@ MIN_TOKENS_SAVED = 512  # reading fewer padded tokens than this costs less than 
 class Rows:
     """Rows of equal query length that attend in one call.
 
-    pages: int64 [batch * pages per row], the padded block tables. mask: additive float, broadcastable to
-    [batch, kv_heads, group * query_len, pages per row * page].
+    pages: int64 [batch * pages per row], the padded block tables. masks: of layers that see all and of layers
+    that see a window; additive, broadcastable to [batch, kv_heads, group * query_len, pages per row * page].
     """
 
     first: int
@@ -34,7 +34,7 @@ class Rows:
     batch: int
     query_len: int
     pages: Tensor
-    mask: Tensor
+    masks: tuple[Tensor, Tensor]
 
 
 def split_by_length(lengths: NDArray[np.int64]) -> list[tuple[int, int]]:
@@ -54,12 +54,20 @@ def split_by_length(lengths: NDArray[np.int64]) -> list[tuple[int, int]]:
 class PagedAttention:
     """The pages of every layer, and the reading plan of the step in progress."""
 
-    def __init__(self, shape: ModelShape, num_blocks: int, page: int, num_host_blocks: int = 0) -> None:
+    def __init__(
+        self,
+        shape: ModelShape,
+        num_blocks: int,
+        page: int,
+        num_host_blocks: int = 0,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         self._shape = shape
         self._page = page
-        self._pages = torch.zeros(shape.layers, num_blocks, page * 2 * shape.kv_heads * shape.head_dim)
-        self._flat = self._pages.view(shape.layers, num_blocks * page, 2 * shape.kv_heads * shape.head_dim)
-        self._host_pages = torch.zeros(shape.layers, num_host_blocks, self._pages.shape[2])
+        token_width = 2 * shape.kv_heads * shape.head_dim
+        self._pages = torch.zeros(shape.layers, num_blocks, page * token_width, dtype=dtype)
+        self._flat = self._pages.view(shape.layers, num_blocks * page, token_width)
+        self._host_pages = torch.zeros(shape.layers, num_host_blocks, page * token_width, dtype=dtype)
         self._layer_pages = list(self._pages.unbind(0))
         self._layer_flat = list(self._flat.unbind(0))
         self._store_at = torch.zeros(0, dtype=torch.int64)
@@ -93,21 +101,19 @@ class PagedAttention:
 
     def _plan_single(self, first: int, tables: NDArray[np.int64], lengths: NDArray[np.int64]) -> Rows:
         batch, num_pages = len(lengths), -(-int(lengths[-1]) // self._page)
-        hidden = np.arange(num_pages * self._page) >= lengths[:, None]
-        mask = np.where(hidden, np.float32(-np.inf), np.float32(0)).reshape(batch, 1, 1, -1)
+        full, windowed = self._masks(lengths - 1, num_pages)
         return Rows(
             first=first,
             end=first + batch,
             batch=batch,
             query_len=1,
             pages=torch.from_numpy(tables[:, :num_pages].ravel()),
-            mask=torch.from_numpy(mask),
+            masks=(full.view(batch, 1, 1, -1), windowed.view(batch, 1, 1, -1)),
         )
 
     def _plan_chunk(self, first: int, table: NDArray[np.int64], start: int, count: int) -> Rows:
         num_pages = -(-(start + count) // self._page)
-        hidden = np.arange(num_pages * self._page) > np.arange(start, start + count)[:, None]
-        mask = np.where(hidden, np.float32(-np.inf), np.float32(0))
+        full, windowed = self._masks(np.arange(start, start + count), num_pages)
         group = self._shape.heads // self._shape.kv_heads
         return Rows(
             first=first,
@@ -115,8 +121,19 @@ class PagedAttention:
             batch=1,
             query_len=count,
             pages=torch.from_numpy(table[:num_pages].copy()),
-            mask=torch.from_numpy(np.tile(mask, (group, 1))),
+            masks=(full.repeat(group, 1), windowed.repeat(group, 1)),
         )
+
+    def _masks(self, positions: NDArray[np.int64], num_pages: int) -> tuple[Tensor, Tensor]:
+        """Return what queries at `positions` may not read, in layers without and with a window."""
+        distance = positions[:, None] - np.arange(num_pages * self._page)
+        window = self._shape.window_tokens
+        full = self._additive(distance < 0)
+        return full, self._additive((distance < 0) | (distance >= window)) if window else full
+
+    def _additive(self, hidden: NDArray[np.bool_]) -> Tensor:
+        mask = torch.from_numpy(np.where(hidden, np.float32(-np.inf), np.float32(0)))
+        return mask.to(self._pages.dtype)
 
     def swap_out(self, pairs: list[tuple[int, int]]) -> None:
         """Copy blocks to host memory; pairs of (block, host block)."""
@@ -138,14 +155,15 @@ class PagedAttention:
     def _attend_rows(self, layer: int, query: Tensor, rows: Rows) -> Tensor:
         shape = self._shape
         group = shape.heads // shape.kv_heads
+        mask = rows.masks[layer in shape.windowed_layers]
         pages = self._layer_pages[layer].index_select(0, rows.pages)
         key_value = pages.view(rows.batch, -1, 2, shape.kv_heads, shape.head_dim).permute(2, 0, 3, 1, 4)
         if rows.query_len == 1:
             folded = query.view(rows.batch, shape.kv_heads, group, shape.head_dim)
-            mixed = F.scaled_dot_product_attention(folded, key_value[0], key_value[1], attn_mask=rows.mask)
+            mixed = F.scaled_dot_product_attention(folded, key_value[0], key_value[1], attn_mask=mask)
             return mixed.reshape(rows.batch, -1)
         by_head = query.view(rows.query_len, shape.kv_heads, group, shape.head_dim).permute(1, 2, 0, 3)
         folded = by_head.reshape(1, shape.kv_heads, group * rows.query_len, shape.head_dim)
-        mixed = F.scaled_dot_product_attention(folded, key_value[0], key_value[1], attn_mask=rows.mask)
+        mixed = F.scaled_dot_product_attention(folded, key_value[0], key_value[1], attn_mask=mask)
         by_row = mixed.view(shape.kv_heads, group, rows.query_len, shape.head_dim).permute(2, 0, 1, 3)
         return by_row.reshape(rows.query_len, -1)

@@ -36,7 +36,8 @@ def dense_logits(shape: ModelShape, weights: Weights, token_ids: list[int]) -> A
     heads, dim, group = shape.heads, shape.head_dim, shape.heads // shape.kv_heads
     n = len(token_ids)
     x = np.asarray(weights.embedding, np.float64)[token_ids]
-    for layer in weights.layers:
+    for i, layer in enumerate(weights.layers):
+        window = shape.window_tokens if i in shape.windowed_layers else n
         qkv = rms_norm(x, shape.norm_eps) @ unfolded(layer.qkv)
         q, k, v = np.split(qkv, [heads * dim, (heads + shape.kv_heads) * dim], axis=1)
         mixed = np.zeros((n, heads * dim))
@@ -45,9 +46,10 @@ def dense_logits(shape: ModelShape, weights: Weights, token_ids: list[int]) -> A
             keys = np.array([rotate(k[t, kv], t, shape.rope_theta) for t in range(n)])
             for t in range(n):
                 query = rotate(q[t, h * dim : (h + 1) * dim], t, shape.rope_theta)
-                scores = keys[: t + 1] @ query / dim**0.5
+                seen = slice(max(0, t + 1 - window), t + 1)
+                scores = keys[seen] @ query / dim**0.5
                 share = np.exp(scores - scores.max())
-                mixed[t, h * dim : (h + 1) * dim] = share @ v[: t + 1, kv] / share.sum()
+                mixed[t, h * dim : (h + 1) * dim] = share @ v[seen, kv] / share.sum()
         x = x + mixed @ np.asarray(layer.attention_out, np.float64)
         gate, up = np.split(rms_norm(x, shape.norm_eps) @ unfolded(layer.gate_up), 2, axis=1)
         x = x + (gate / (1 + np.exp(-gate)) * up) @ np.asarray(layer.down, np.float64)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,10 +12,11 @@ from reference_engine.model import Decoder, fold_norm, random_weights, unit_rows
 from tests.reference_engine.dense import dense_logits
 
 WIDE = ModelShape(hidden=48, layers=3, heads=6, kv_heads=2, head_dim=16, intermediate=80)
+WINDOWED = replace(WIDE, window_tokens=5, windowed_layers=frozenset({0, 2}))
 PAGE, NUM_PAGES = 4, 32
 
 
-@pytest.mark.parametrize("shape", [SHAPES["nano"], WIDE], ids=["one kv head", "two kv heads"])
+@pytest.mark.parametrize("shape", [SHAPES["nano"], WIDE, WINDOWED], ids=["one kv head", "two", "window"])
 @pytest.mark.parametrize("chunks", [[23], [8, 8, 7], [1] * 23, [22, 1]])
 def test_logits_equal_the_dense_model_whatever_the_chunking(shape: ModelShape, chunks: list[int]) -> None:
     weights = random_weights(shape, num_input_ids=100, num_output_ids=50, seed=3)
