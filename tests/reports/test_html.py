@@ -169,7 +169,8 @@ def test_the_browser_sees_overlap_overflow_and_fetches() -> None:
     assert seen.overlaps == ["f: first / second"]
     assert "DIV.wide" in seen.outside
     assert seen.scroll_width > seen.client_width
-    assert seen.fetched == ["/dot.png"]
+    assert seen.fetched == ["http://far.test/dot.png"]
+    assert any("ERR_NAME_NOT_RESOLVED" in line for line in seen.console)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
