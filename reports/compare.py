@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from reports.repeat import format_named
+from reports.sides import cause_sentences, side_columns, side_rows
 
 COLOURS = {"better": "green", "worse": "red", "equivalent": "green", "undecided": "yellow"}
 
@@ -39,6 +41,7 @@ def print_comparison(
 ) -> None:
     """Print compare.json; wide: the figures that are not primary with their tests too."""
     margin = f"margin {100 * document['rule']['margin']:g} %"
+    _print_sides(document.get("sides") or [], console)
     for comparison in document["comparisons"]:
         console.print(Text(f"{comparison['base']} -> {comparison['arm']}", style="bold"), soft_wrap=True)
         primary = [figure for figure in comparison["figures"] if figure["is_primary"]]
@@ -57,6 +60,18 @@ def print_comparison(
     _print_advice(document, console)
     if folder is not None:
         console.print(Text(f"data  {folder}"), soft_wrap=True)
+
+
+def _print_sides(sides: Sequence[Mapping[str, Any]], console: Console) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in side_columns(sides):
+        table.add_column(column, justify="left" if column == "arm" else "right")
+    for row in side_rows(sides):
+        table.add_row(*row)
+    console.print(table)
+    for name, sentence in cause_sentences(sides):
+        console.print(Text.assemble((f"{name}  ", "bold"), sentence))
+    console.print()
 
 
 def _line(figure: Mapping[str, Any]) -> Text:

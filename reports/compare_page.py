@@ -14,6 +14,7 @@ from reports.compare import describe_test, format_change, format_interval
 from reports.figure_spec import FigureSpec, draw_all
 from reports.pages import data_link, page_template, template_text
 from reports.repeat import format_named
+from reports.sides import cause_sentences, side_columns, side_figures, side_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,8 +27,9 @@ def render_comparison(folder: Path) -> str:
     """Return the page of the comparison whose compare.json lies in `folder`."""
     document = read_document(folder / "compare.json")
     raw = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    sides = document.get("sides") or []
     comparisons = [one for one in document["comparisons"] if one["figures"]]
-    specs = {
+    specs: dict[str, FigureSpec[Json]] = {
         f"pairs-{number}": FigureSpec(
             title=f"{one['base']} → {one['arm']}",
             caption="Each dot is one pair of runs on the same requests; the bar is the interval of their "
@@ -43,10 +45,32 @@ def render_comparison(folder: Path) -> str:
         margin=f"{100 * document['rule']['margin']:g} %",
         comparisons=[_comparison(one) for one in document["comparisons"]],
         arms=[_arm(arm, folder) for arm in document["arms"]],
-        figures=draw_all(specs, document["rule"]),
+        columns=side_columns(sides),
+        sides=side_rows(sides),
+        causes=cause_sentences(sides),
+        figures=draw_all({**side_figures(len(sides)), **specs}, document),
         raw=raw,
         data_link=data_link(raw),
     )
+
+
+def render_comparison_markdown(folder: Path) -> str:
+    """Return the arms side by side, where their time goes and every decision, for a document or a summary."""
+    from reports.export.markdown import escape, table
+
+    document = read_document(folder / "compare.json")
+    sides = document.get("sides") or []
+    blocks = [f"## bench compare: {escape(folder.resolve().name)}"]
+    blocks.append(table(side_columns(sides), [[escape(cell) for cell in row] for row in side_rows(sides)]))
+    blocks.append("\n".join(f"- {escape(name)}: {escape(said)}" for name, said in cause_sentences(sides)))
+    for one in document["comparisons"]:
+        rows = [
+            [f["name"], f["change"], format_change(f["ratio"]), format_interval(f["interval"])]
+            for f in one["figures"]
+        ]
+        blocks.append(f"### {escape(one['base'])} → {escape(one['arm'])}")
+        blocks.append(table(["figure", "verdict", "change", "95 % interval"], rows))
+    return "\n\n".join(block for block in blocks if block) + "\n"
 
 
 def _comparison(one: Json) -> dict[str, Any]:
@@ -89,11 +113,11 @@ def _arm(arm: Json, folder: Path) -> dict[str, Any]:
     }
 
 
-def draw_changes(comparison: Json, rule: Json, axes: list[Axes]) -> bool:
+def draw_changes(comparison: Json, document: Json, axes: list[Axes]) -> bool:
     """Draw every figure as a row: its pairs, its interval, the margin as a band around no change."""
     (ax,) = axes
     figures = comparison["figures"][::-1]
-    margin = rule["margin"]
+    margin = document["rule"]["margin"]
     ax.axvspan(100 / (1 + margin) - 100, 100 * margin, color=SHADE, linewidth=0, zorder=0)
     ax.axvline(0, color=INK, linewidth=0.6)
     for row, figure in enumerate(figures):

@@ -61,6 +61,30 @@ def test_the_page_holds_the_verdicts(slower: Path, tmp_path: Path) -> None:
     assert PageReader(html)
 
 
+def test_policies_stand_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Under load a static batch makes newcomers wait: the table, the causes and the document all say so."""
+    cost = ("--cost", "affine(base=8ms,per_seq=0.25ms)", "--rate", "4", "--duration", "20s", "--simulate")
+    flags = (*cost, "--policy", "static,vllm-v1", "--repeat", "1", "--slo", "ttft=1s", "--quiet")
+    assert bench("compare", *flags, "--out", tmp_path) == 0
+    out = capsys.readouterr().out
+    assert "waiting while the policy runs others (mean E2E" in out
+    (folder,) = tmp_path.iterdir()
+    static, continuous = load(folder)["sides"]
+    assert static["figures"]["ttft.p99"] > 2 * continuous["figures"]["ttft.p99"]
+    assert static["figures"]["goodput"] < continuous["figures"]["goodput"]
+    assert static["causes_s"]["wait_policy"] > 0.3 * sum(static["causes_s"].values())
+    assert continuous["causes_s"]["wait_policy"] == 0
+    assert {"batch_mean", "kv_used_fraction", "flapping_cv", "recompute_fraction"} <= set(static["engine"])
+    assert bench("report", folder, "--format", "md", "-o", tmp_path / "page.md") == 0
+    text = (tmp_path / "page.md").read_text()
+    assert "| static | " in text
+    assert "static → vllm-v1" in text
+    assert bench("report", folder, "-o", tmp_path / "page.html") == 0
+    html = (tmp_path / "page.html").read_text()
+    assert "Where the time of a mean request goes, by arm" in html
+    assert "waiting by policy" in html
+
+
 def test_finished_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for policy in ("vllm-v1", "sarathi"):
         flags = (*LOAD, "--policy", policy, "--repeat", "7", "--name", policy)

@@ -46,6 +46,11 @@ def report(
     """Write one self-contained HTML page about a run, or the same in another format."""
     folder = run or newest_run(Path("runs"))
     is_run = (folder / "manifest.json").exists()
+    if file_format is ReportFormat.MD and (folder / "compare.json").exists():
+        from reports.compare_page import render_comparison_markdown
+
+        typer.echo(write(output or folder / "report.md", render_comparison_markdown(folder).encode()))
+        return
     if not is_run and file_format is not ReportFormat.HTML and folder.is_dir():
         raise UsageError(f"--format {file_format.value} is for one run; {folder} is a folder of several")
     if (page := render_series(folder)) is not None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 TAIL_SHARE = 0.01
 CLIENT, RESIDUAL = "client", "residual"
 FIRST = "first_"
+STEP_COLUMNS = ("start_ns", "end_ns", "running", "decode_seqs", "decode_work_ns", "work_ns")
 NOT_BUCKETS = ("arrived_ns", "enqueued_ns", "first_scheduled_ns", "first_token_ns", "finished_ns")
 
 
@@ -129,7 +130,7 @@ def _gaps(run: Run, measured: Measured, buckets: dict[str, Floats]) -> Parts | N
     table = run.step_rows()
     if table is None or "work_ns" not in table.column_names:
         return None
-    step = {name: table.column(name).to_numpy().astype(np.float64) for name in table.column_names}
+    step = {name: table.column(name).to_numpy().astype(np.float64) for name in STEP_COLUMNS}
     window = measured.window
     is_decoding = step["decode_seqs"] > 0
     at = np.flatnonzero(is_decoding)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.errors import UsageError
+from loadgen.measure.arms import describe_side
 from loadgen.measure.replicates import METRICS, STATISTICS, Replicate
 from loadgen.stats.arms import fewest_replicates, plan_for_margin, unpaired_interval
 from loadgen.stats.paired import Change, compare_paired, holm
@@ -259,5 +260,6 @@ def describe_comparison(
         **facts,
         "num_planned": plan_more(comparisons),
         "comparisons": [asdict(comparison) for comparison in comparisons],
+        "sides": [describe_side(arm.name, arm.replicates) for arm in arms],
         "arms": [asdict(arm) for arm in arms],
     }

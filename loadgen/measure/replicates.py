@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ class Replicate:
     """What a comparison reads of one run. figures: `ttft.p99` -> value in SI units, where it is known.
 
     intervals: of those figures that have one within the run. reasons: why the measurement is invalid; empty
-    where it is valid.
+    where it is valid. engine, causes_s: what the reference engine did, and where a mean request's time went.
     """
 
     folder: str
@@ -40,6 +40,8 @@ class Replicate:
     failed: int
     figures: dict[str, float]
     intervals: dict[str, tuple[float, float]]
+    engine: dict[str, float] = field(default_factory=dict)
+    causes_s: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, run: Run) -> Replicate:
@@ -73,6 +75,8 @@ class Replicate:
             failed=summary["counts"]["failed"],
             figures={name: value for name, value in found.items() if value is not None},
             intervals=intervals,
+            engine={name: value for name, value in summary["engine"].items() if value is not None},
+            causes_s=dict((summary["attribution"] or {}).get("mean_s") or {}),
         )
 
 

@@ -14,8 +14,9 @@ import numpy as np
 from loadgen.measure import verdict as checks
 from loadgen.measure.arrivals import Arrivals, judge_arrivals
 from loadgen.measure.attribution import attribute
-from loadgen.measure.columns import Floats, Window
+from loadgen.measure.columns import Floats
 from loadgen.measure.dialects import read_log, speak
+from loadgen.measure.engine import describe_engine
 from loadgen.measure.fluidity import deadlines_of, describe_fluidity
 from loadgen.measure.groups import describe_groups
 from loadgen.measure.measured import Measured, measure
@@ -73,7 +74,7 @@ def summarize_measured(run: Run, measured: Measured, options: MeasureOptions) ->
         "groups": describe_groups(run, measured, options.objectives),
         "little": apply_littles_law(measured),
         "arrivals": arrivals.to_json(),
-        "stamps": describe_stamps(measured),
+        "stamps": describe_stamps(run, measured),
         "engine": describe_engine(run, window),
         "attribution": attribute(run, measured),
         "dialects": speak(read_log(measured.columns, measured.events.gaps)),
@@ -206,31 +207,18 @@ def apply_littles_law(measured: Measured) -> dict[str, float | None]:
     return {"in_flight": level, "rate_times_time": residence_s, "ratio": ratio}
 
 
-def describe_stamps(measured: Measured) -> dict[str, Any]:
+def describe_stamps(run: Run, measured: Measured) -> dict[str, Any]:
     """Where the stamps come from, how many are exact, and by how much the others can be off."""
     is_kernel = measured.columns.is_kernel_stamped[measured.counted]
     source = "kernel" if is_kernel.all() else "user" if not is_kernel.any() else "mixed"
+    if (run.manifest.get("target") or {}).get("kind") == "simulated engine":
+        source = "simulated"
     events = measured.events
     return {
         "source": source if len(is_kernel) else None,
         "num_events": events.num_events,
         "exact_fraction": events.num_alone / events.num_events if events.num_events else None,
         "uncertainty_p99_s": measured.uncertainty_p99_s(),
-    }
-
-
-def describe_engine(run: Run, window: Window) -> dict[str, Any]:
-    """How busy the reference engine was inside the window; nothing where its steps are not known."""
-    table = run.step_rows()
-    if table is None or not window.length_s > 0:
-        return {}
-    starts, ends = (table.column(name).to_numpy().astype(np.float64) for name in ("start_ns", "end_ns"))
-    inside = np.clip(ends, window.start_ns, window.end_ns) - np.clip(starts, window.start_ns, window.end_ns)
-    steps = int((inside > 0).sum())
-    return {
-        "busy_fraction": float(inside.sum()) / 1e9 / window.length_s,
-        "steps_per_s": steps / window.length_s,
-        "mean_step_s": float(inside.sum()) / 1e9 / steps if steps else None,
     }
 
 

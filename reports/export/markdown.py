@@ -28,8 +28,8 @@ def render_markdown(run: Run) -> str:
         f"## {words.status(summary)}: {escape(run.path.name)}",
         escape(words.answer(summary)),
         "\n".join(notices),
-        _table([name for name, _ in rates], [[value for _, value in rates]]),
-        _table(["latency", *STATISTICS, "p99 interval (95 %)", "n"], _latency_rows(summary)),
+        table([name for name, _ in rates], [[value for _, value in rates]]),
+        table(["latency", *STATISTICS, "p99 interval (95 %)", "n"], _latency_rows(summary)),
         _failures(run),
         "\n".join(f"- {name}: {escape(text)}" for name, text in words.context_lines(run.manifest, summary)),
     ]
@@ -56,10 +56,11 @@ def _latency_rows(summary: words.Json) -> list[list[str]]:
 
 def _failures(run: Run) -> str:
     rows = [[format_count(row.count), f"`{row.label}`", escape(row.error)] for row in words.failure_rows(run)]
-    return _table(["failed", "kind", "words"], rows) if rows else ""
+    return table(["failed", "kind", "words"], rows) if rows else ""
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a pipe table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
