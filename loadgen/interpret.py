@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from loadgen.endpoints.base import ChunkFacts, Endpoint, EndpointDataError, Framing, Usage
 from loadgen.endpoints.errors import error_text, one_line
 from loadgen.http1 import HttpSyntaxError, IncompleteHeadError, Response, parse_response
-from loadgen.json_lines import parse_lines
 from loadgen.records import MAX_ERROR_CHARS, Outcome, RequestRecord
-from loadgen.sse import SseEvent, parse_events
+from loadgen.sse import SseEvent, parse_events, parse_lines
 from loadgen.token_events import TokenCount, count_tokens
 from loadgen.transport.base import End, Exchange
 

@@ -21,9 +21,8 @@ import httpx
 from loadgen.endpoints.base import ChunkFacts, Endpoint, EndpointDataError, Framing, Usage
 from loadgen.endpoints.errors import error_text
 from loadgen.errors import TargetError
-from loadgen.json_lines import parse_lines
 from loadgen.redaction import redact
-from loadgen.sse import parse_events
+from loadgen.sse import parse_events, parse_lines
 
 NUM_TRIES = 3
 TRY_TIMEOUT_S = 2.0  # to connect, and between two reads

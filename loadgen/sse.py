@@ -1,8 +1,9 @@
-"""Server-sent events, to the letter of their grammar (WHATWG HTML, 9.2.6), on bytes.
+"""Streams cut into events: server-sent events, to the letter of their grammar (WHATWG HTML, 9.2.6), and JSON
+lines.
 
-Decides where an event ends and what its fields are; not what they mean. Lines end in LF, CR or CRLF, a line
-or an event may be split between reads anywhere, and nothing is decoded but names and ids, so a character
-split between reads does not matter. An event cut off by the stream's end is not dispatched: `pending` has it.
+Decides where an event ends and in which read; not what it means. Run on the bytes of a stream that has
+ended, so that nothing depends on how they were split. Nothing is decoded but an event's name. An event cut
+off by the stream's end is not dispatched: it is what is left pending.
 """
 
 from __future__ import annotations
@@ -13,120 +14,91 @@ import msgspec
 
 _BOM = b"\xef\xbb\xbf"
 
+Pieces = Iterable[tuple[bytes, int]]
+"""Bytes of the body in order, each with the index of the chunk (the read) that it came in."""
+
 
 class SseEvent(msgspec.Struct, frozen=True, gc=False):
-    """event: None where the stream named none; id: the last id seen, None before the first."""
+    """event: None where the stream named none."""
 
     data: bytes
     event: str | None = None
-    id: str | None = None
 
 
-class SseParser:
-    """Incremental parser; feed it pieces of any size.
+Found = list[tuple[SseEvent, int, bool]]
+"""Each event, the chunk that completed it, and whether nothing of the stream came behind it in that chunk, so
+that the chunk's stamp is its own."""
 
-    ends_with_event: whether the last bytes taken were those of an event's end.
-    """
 
-    def __init__(self) -> None:
-        self.ends_with_event = False
-        self.last_id: str | None = None
-        self.retry_ms: int | None = None
-        self._line: list[bytes] = []  # pieces of a line that has not ended; a list, as a line has no limit
-        self._data: list[bytes] = []
-        self._event: str | None = None
-        self._is_at_start = True
-        self._is_after_cr = False
-        self._is_between_events = True
+class _Chunks:
+    """The whole body, and which chunk a place in it came in; asked in ascending order."""
 
-    @property
-    def pending(self) -> bytes:
-        """What an event that has not ended holds so far: its data, then its unfinished line."""
-        return b"\n".join([*self._data, b"".join(self._line)] if self._line else self._data)
-
-    def feed(self, data: bytes) -> list[SseEvent]:
-        """Take the next bytes; return the events that they complete."""
-        if (  # the usual case: one whole event of one line, and no more
-            self._is_between_events
-            and data.startswith(b"data: ")
-            and data.endswith(b"\n\n")
-            and data.find(b"\n") == len(data) - 2
-            and b"\r" not in data
-        ):
-            self._is_at_start = False
-            self.ends_with_event = True
-            return [SseEvent(data[6:-2], None, self.last_id)]
-        if self._is_after_cr and data:
-            self._is_after_cr = False
-            data = data.removeprefix(b"\n")  # the LF of a CRLF split between reads
-        if not data:
-            return []
-        if b"\n" not in data and b"\r" not in data:
-            self._line.append(data)
-            self._is_between_events = self.ends_with_event = False
-            return []
-        if self._line:
-            self._line.append(data)
-            data = b"".join(self._line)
-            self._line = []
-        events = self._parse_lines(data)
-        self._is_between_events = not (self._line or self._data or self._event or self._is_after_cr)
-        self.ends_with_event = self.ends_with_event and not self._line and not self._data
-        return events
-
-    def _parse_lines(self, data: bytes) -> list[SseEvent]:
-        lines = data.splitlines()  # of bytes: LF, CR and CRLF, nothing else
-        last_byte = data[-1]
-        if last_byte == 0x0D:
-            self._is_after_cr = True
-        elif last_byte != 0x0A:
-            self._line.append(lines.pop())
-        if self._is_at_start:
-            self._is_at_start = False
-            lines[0] = lines[0].removeprefix(_BOM)
-        events = []
-        for line in lines:
-            if line.startswith(b"data: "):
-                self._data.append(line[6:])
-            elif line:
-                self._take_field(line)
+    def __init__(self, pieces: Pieces) -> None:
+        self.body = b""
+        self._ends: list[int] = []
+        self._indices: list[int] = []
+        parts, end = [], 0
+        for piece, index in pieces:
+            parts.append(piece)
+            end += len(piece)
+            if self._indices and self._indices[-1] == index:
+                self._ends[-1] = end
             else:
-                if self._data:
-                    content = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
-                    events.append(SseEvent(content, self._event, self.last_id))
-                    self._data = []
-                    self.ends_with_event = True
-                self._event = None
-        return events
+                self._ends.append(end)
+                self._indices.append(index)
+        self.body = b"".join(parts)
+        self._at = 0
 
-    def _take_field(self, line: bytes) -> None:
-        self.ends_with_event = False
-        name, _, value = line.partition(b":")
-        value = value.removeprefix(b" ")
-        if name == b"data":
-            self._data.append(value)
-        elif name == b"event":
-            self._event = value.decode("utf-8", "replace") or None
-        elif name == b"id" and b"\0" not in value:
-            self.last_id = value.decode("utf-8", "replace")
-        elif name == b"retry" and value.isdigit() and len(value) < 19:
-            self.retry_ms = int(value)
+    def of(self, last: int, end: int) -> tuple[int, bool]:
+        """The chunk of the byte `last`, which completes an event, and whether only line ends follow `end`."""
+        while self._ends[self._at] <= last:
+            self._at += 1
+        behind = self._ends[self._at]
+        return self._indices[self._at], behind <= end or not self.body[end:behind].strip(b"\r\n")
 
 
-def parse_events(pieces: Iterable[tuple[bytes, int]]) -> tuple[list[tuple[SseEvent, int, bool]], bytes]:
-    """Parse (piece, index of its chunk) in order; return the events and what was left pending.
+def parse_events(pieces: Pieces) -> tuple[Found, bytes]:
+    """Cut a stream of server-sent events; return them and what was left pending."""
+    chunks = _Chunks(pieces)
+    end = len(_BOM) if chunks.body.startswith(_BOM) else 0
+    found: Found = []
+    data: list[bytes] = []
+    name: str | None = None
+    for ended_line in chunks.body[end:].splitlines(keepends=True):  # of bytes: LF, CR and CRLF, nothing else
+        start, end = end, end + len(ended_line)
+        line = ended_line.rstrip(b"\r\n")
+        if len(line) == len(ended_line):
+            data.append(line)  # cut off
+        elif line.startswith(b"data: "):
+            data.append(line[6:])
+        elif line:
+            field, _, value = line.partition(b":")
+            if field == b"data":
+                data.append(value.removeprefix(b" "))
+            elif field == b"event":
+                name = value.removeprefix(b" ").decode("utf-8", "replace") or None
+        else:
+            if data:
+                found.append((SseEvent(b"\n".join(data), name), *chunks.of(start, end)))
+                data = []
+            name = None
+    return found, b"\n".join(data)
 
-    An event comes with the index of the chunk that completed it, and whether it was the last of that chunk:
-    nothing of the stream came behind it, so that the chunk's stamp is its own.
+
+def parse_lines(pieces: Pieces) -> tuple[Found, bytes]:
+    """Cut a stream of JSON documents, one a line (Ollama).
+
+    A last line without its end is an event where it is a whole document, else it is what was left pending.
     """
-    parser = SseParser()
-    events: list[tuple[SseEvent, int, bool]] = []
-    for piece, index in pieces:
-        if events and events[-1][1] == index and events[-1][2]:
-            events[-1] = (events[-1][0], index, False)
-        found = parser.feed(piece)
-        if len(found) > 1:
-            events += [(event, index, False) for event in found[:-1]]
-        if found:
-            events.append((found[-1], index, parser.ends_with_event))
-    return events, parser.pending
+    chunks = _Chunks(pieces)
+    found: Found = []
+    end = 0
+    *lines, rest = chunks.body.split(b"\n")
+    for line in lines:
+        end += len(line) + 1
+        if document := line.strip():
+            found.append((SseEvent(document), *chunks.of(end - 1, end)))
+    if rest.rstrip().endswith(b"}"):
+        found.append((SseEvent(rest.strip()), *chunks.of(end + len(rest) - 1, end + len(rest))))
+        rest = b""
+    return found, rest

@@ -1,19 +1,20 @@
-"""APIs of servers, by name. To change what a request asks for, `dataclasses.replace` an entry."""
+"""APIs of servers, by name: OpenAI's as code, the servers' own as templates. To change what a request asks
+for, use `with_fields`.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from loadgen.endpoints.base import Endpoint
-from loadgen.endpoints.llamacpp import LlamaCppCompletion
-from loadgen.endpoints.ollama import OllamaGenerate
 from loadgen.endpoints.openai import Chat, Completions
-from loadgen.endpoints.sglang import SglangGenerate
-from loadgen.endpoints.tgi import TgiGenerate
+from loadgen.endpoints.template import read_template
 
 ENDPOINTS: dict[str, Endpoint] = {
     "completions": Completions(),
     "chat": Chat(),
-    "sglang": SglangGenerate(),
-    "tgi": TgiGenerate(),
-    "llamacpp": LlamaCppCompletion(),
-    "ollama": OllamaGenerate(),
+    **{
+        name: read_template(Path(__file__).with_name(f"{name}.toml"))
+        for name in ("sglang", "tgi", "llamacpp", "ollama")
+    },
 }

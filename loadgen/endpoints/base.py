@@ -7,7 +7,7 @@ how the request ended is decided over the whole stream in `loadgen.interpret`.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -56,13 +56,11 @@ class ChunkFacts(msgspec.Struct, frozen=True, gc=False):
     is_token: has text, reasoning, tool calls or token ids.
     is_content_event: is_token, or content that is empty; an event of role, usage or finish alone is none.
     is_reasoning: its tokens are all thought, none of the answer.
-    has_choice: False for a usage-only event.
     """
 
     num_tokens: int | None = None
     is_token: bool = False
     is_content_event: bool = False
-    has_choice: bool = False
     finish_reason: str | None = None
     usage: Usage | None = None
     error: str | None = None
@@ -85,8 +83,33 @@ class Endpoint(Protocol):
     def token_events(self) -> TokenEvents | None:
         """What is known of the server: which of its events are one token each; None where nothing is."""
 
+    @property
+    def ignore_eos(self) -> object:
+        """What asks the server not to end before the length asked for; empty where nothing does."""
+
     def body(self, prompt: str | list[int], output_tokens: int, model: str) -> bytes:
         """Render a request for exactly `output_tokens` tokens; the same arguments give the same bytes."""
 
     def interpret(self, data: bytes) -> ChunkFacts:
         """Read one event of a stream, or an answer that was not streamed. Raises EndpointDataError."""
+
+
+def with_fields(endpoint: Endpoint, **changes: Any) -> Endpoint:
+    """The endpoint with those of the changes that it has a field for."""
+    assert isinstance(endpoint, msgspec.Struct)
+    known = {name: value for name, value in changes.items() if name in endpoint.__struct_fields__}
+    return msgspec.structs.replace(endpoint, **known)
+
+
+def variants_of(endpoint: Endpoint) -> list[tuple[Endpoint, str]]:
+    """The API as it is, then without the extensions that some servers refuse."""
+    variants = [(endpoint, "")]
+    off = type(endpoint.ignore_eos)()  # False, or no fields
+    for changes, refused in (
+        ({"ignore_eos": off}, "ignore_eos"),
+        ({"ignore_eos": off, "include_usage": False}, "ignore_eos and stream_options"),
+    ):
+        variant = with_fields(endpoint, **changes)
+        if variant != variants[-1][0]:
+            variants.append((variant, refused))
+    return variants

@@ -1,4 +1,4 @@
-"""Reading a server's JSON field by field, and writing a request's: what every endpoint shares.
+"""Reading a server's JSON field by field: what every endpoint shares.
 
 Counts that a row cannot hold and objects that are none are refused here, once; what a field means is each
 endpoint's own.
@@ -7,13 +7,10 @@ endpoint's own.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
-from loadgen.endpoints.base import ChunkFacts, EndpointDataError, Usage
-from loadgen.endpoints.errors import message_in
+from loadgen.endpoints.base import EndpointDataError, Usage
 
 MAX_COUNT = 2**31 - 1
 
@@ -29,12 +26,6 @@ def read_object(data: bytes) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise EndpointDataError(f"not an object: {quote(data)}")
     return value
-
-
-def error_in(answer: Mapping[str, Any], data: bytes) -> ChunkFacts | None:
-    """The error that an event carries under `error`, in the server's words; None where there is none."""
-    error = answer.get("error")
-    return ChunkFacts(error=message_in(error) or quote(data)) if error else None
 
 
 def count(value: object) -> int | None:
@@ -54,26 +45,10 @@ def reason(value: object) -> str | None:
     """A finish reason as text, whatever type the server gives it."""
     if isinstance(value, Mapping):
         value = value.get("type")
+    if value is True:  # a flag says that it ended, and no more
+        return "stop"
     return None if value in (None, False, "", "None") else str(value)  # Triton writes None as text
 
 
 def quote(data: bytes) -> str:
     return repr(data[:120].decode("utf-8", "replace")) + ("..." if len(data) > 120 else "")
-
-
-def render(body: dict[str, Any], extra: Extra) -> bytes:
-    """A body with further fields laid over it; objects are merged, all else is replaced."""
-    for name, text in extra:
-        value: object = msgspec.json.decode(text)
-        before = body.get(name)
-        body[name] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
-    return msgspec.json.encode(body)
-
-
-def prompt_field(prompt: str | Sequence[int], text_name: str, ids_name: str | None) -> dict[str, Any]:
-    """The prompt under the name that the API has for text, or for token ids."""
-    if isinstance(prompt, str):
-        return {text_name: prompt}
-    if ids_name is None:
-        raise TypeError("this API takes text only; token ids need the completions API")
-    return {ids_name: list(prompt)}

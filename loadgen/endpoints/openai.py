@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -71,8 +70,7 @@ class _Chunk(msgspec.Struct, gc=False):
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OpenAi:
+class _OpenAi(msgspec.Struct, frozen=True, kw_only=True):
     """What both APIs share.
 
     ignore_eos, include_usage: False for servers that refuse the field. continuous_usage: ask for a usage that
@@ -83,7 +81,6 @@ class _OpenAi:
     framing: ClassVar[Framing] = Framing.EVENTS
 
     token_events: TokenEvents | None = None
-    stream: bool = True
     ignore_eos: bool = True
     include_usage: bool = True
     continuous_usage: bool = False
@@ -101,38 +98,30 @@ class _OpenAi:
         return _typed_facts(chunk)
 
     def _fields_after_prompt(self) -> bytes:
-        after: dict[str, str] = {"temperature": "0"}
+        after = {"temperature": "0", "stream": "true"}
         if self.ignore_eos:
             after["ignore_eos"] = "true"
-        if self.stream:
-            after["stream"] = "true"
-            if self.include_usage:
-                continuous = ',"continuous_usage_stats":true' if self.continuous_usage else ""
-                after["stream_options"] = f'{{"include_usage":true{continuous}}}'
+        if self.include_usage:
+            continuous = ',"continuous_usage_stats":true' if self.continuous_usage else ""
+            after["stream_options"] = f'{{"include_usage":true{continuous}}}'
         after.update(self.extra)
         return "".join(f",{json.dumps(name)}:{value}" for name, value in after.items()).encode() + b"}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completions(_OpenAi):
+class Completions(_OpenAi, frozen=True, kw_only=True):
     """`/v1/completions`: the prompt as text or token ids."""
 
-    @property
-    def path(self) -> str:
-        return "/v1/completions"
+    path: ClassVar[str] = "/v1/completions"
 
     def body(self, prompt: str | list[int], output_tokens: int, model: str) -> bytes:
         before, after = _completions_frame(self, model)
         return b'%b%b,"max_tokens":%d%b' % (before, msgspec.json.encode(prompt), output_tokens, after)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chat(_OpenAi):
+class Chat(_OpenAi, frozen=True, kw_only=True):
     """`/v1/chat/completions`: the prompt as one user message, or messages; token ids cannot be sent."""
 
-    @property
-    def path(self) -> str:
-        return "/v1/chat/completions"
+    path: ClassVar[str] = "/v1/chat/completions"
 
     def body(self, prompt: str | list[int] | list[dict[str, Any]], output_tokens: int, model: str) -> bytes:
         messages = prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
@@ -173,7 +162,6 @@ def _typed_facts(chunk: _Chunk) -> ChunkFacts:
         num_tokens,
         is_token,
         is_token or is_content,
-        True,
         choice.finish_reason,
         usage,
         is_reasoning=has_thought and not has_answer,
@@ -225,7 +213,6 @@ def _choice_facts(choice: Mapping[str, Any]) -> ChunkFacts:
         is_token=is_token,
         is_content_event=is_token or is_content,
         is_reasoning=has_thought and not has_answer,
-        has_choice=True,
         finish_reason=fields.reason(choice.get("finish_reason")),
     )
 
@@ -248,7 +235,6 @@ def _merge(choices: list[ChunkFacts], usage: Usage | None) -> ChunkFacts:
         is_content_event=any(facts.is_content_event for facts in choices),
         is_reasoning=any(f.is_reasoning for f in choices)
         and all(f.is_reasoning for f in choices if f.is_token),
-        has_choice=bool(choices),
         finish_reason=next((facts.finish_reason for facts in choices if facts.finish_reason), None),
         usage=usage,
     )

@@ -1,17 +1,19 @@
-"""The event stream against its grammar, an independent reading of it, and every split of its bytes."""
+"""Streams cut into events: against their grammar, an independent reading of it, every split of the bytes."""
 
 from __future__ import annotations
 
+import time
 from itertools import combinations
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.sse import SseEvent, SseParser, parse_events
+from loadgen.sse import parse_events, parse_lines
 from tests.loadgen.wire import NAMES, load_transcript, split_at
 
-Events = list[tuple[str | None, bytes, str | None]]
+Events = list[tuple[str | None, bytes]]
 
 
 def reference_events(stream: bytes) -> Events:
@@ -30,11 +32,11 @@ def reference_events(stream: bytes) -> Events:
             line.append(byte)
         i += 1
     events: Events = []
-    data, event_type, last_id = b"", "", None
+    data, event_type = b"", ""
     for text in lines:
         if text == b"":
             if data != b"":
-                events.append((event_type or None, data[:-1] if data[-1:] == b"\n" else data, last_id))
+                events.append((event_type or None, data[:-1] if data[-1:] == b"\n" else data))
             data, event_type = b"", ""
             continue
         if text[0] == 58:
@@ -49,18 +51,16 @@ def reference_events(stream: bytes) -> Events:
             data += value + b"\n"
         elif name == b"event":
             event_type = value.decode("utf-8", "replace")
-        elif name == b"id" and 0 not in value:
-            last_id = value.decode("utf-8", "replace")
     return events
 
 
 def feed_all(pieces: list[bytes]) -> Events:
-    parser = SseParser()
-    return [(e.event, e.data, e.id) for piece in pieces for e in parser.feed(piece)]
+    found, _ = parse_events((piece, i) for i, piece in enumerate(pieces))
+    return [(event.event, event.data) for event, _, _ in found]
 
 
 def data_of(stream: bytes) -> list[bytes]:
-    return [data for _, data, _ in feed_all([stream])]
+    return [data for _, data in feed_all([stream])]
 
 
 SMALL_STREAMS = [
@@ -113,16 +113,16 @@ def test_the_standard_s_own_examples() -> None:
     assert data_of(b"data: YHOO\ndata: +2\ndata: 10\n\n") == [b"YHOO\n+2\n10"]
     stream = b": test stream\n\ndata: first event\nid: 1\n\ndata:second event\nid\n\ndata:  third event\n\n"
     assert feed_all([stream]) == [
-        (None, b"first event", "1"),
-        (None, b"second event", ""),
-        (None, b" third event", ""),
+        (None, b"first event"),
+        (None, b"second event"),
+        (None, b" third event"),
     ]
     assert data_of(b"data\n\ndata\ndata\n\ndata:") == [b"", b"\n"]
     assert data_of(b"data:test\n\ndata: test\n\n") == [b"test", b"test"]
 
 
 def test_fields_without_data_dispatch_nothing_and_do_not_leak() -> None:
-    assert feed_all([b"event: error\n\ndata: a\n\n"]) == [(None, b"a", None)]
+    assert feed_all([b"event: error\n\ndata: a\n\n"]) == [(None, b"a")]
     assert feed_all([b": ping\n\n" * 3]) == []
 
 
@@ -132,24 +132,18 @@ def test_only_lf_and_cr_end_lines() -> None:
     ]
 
 
-def test_retry_takes_digits_only() -> None:
-    parser = SseParser()
-    parser.feed(b"retry: 1500\n\nretry: 2s\n\nretry: " + b"9" * 5000 + b"\n\n")
-    assert parser.retry_ms == 1500
-
-
 def test_an_event_cut_off_by_the_end_is_pending_and_not_dispatched() -> None:
-    parser = SseParser()
-    assert parser.feed(b'data: {"a":1}\n\ndata: x\ndata: {"b"') == [SseEvent(b'{"a":1}', None, None)]
-    assert parser.pending == b'x\ndata: {"b"'
+    found, pending = parse_events([(b'data: {"a":1}\n\ndata: x\ndata: {"b"', 0)])
+    assert [event.data for event, _, _ in found] == [b'{"a":1}']
+    assert pending == b'x\ndata: {"b"'
 
 
-def test_a_line_has_no_limit_and_costs_linear_time() -> None:
-    parser = SseParser()
-    parser.feed(b"data: ")
-    for _ in range(20_000):
-        parser.feed(b"x" * 1000)
-    assert [len(e.data) for e in parser.feed(b"\n\n")] == [20_000_000]
+@pytest.mark.parametrize(("parse", "end"), [(parse_events, b"\n\n"), (parse_lines, b"\n")])
+def test_a_line_has_no_limit_and_costs_linear_time(parse: Any, end: bytes) -> None:
+    start = time.perf_counter()
+    found, _ = parse([(b"data: ", 0), *[(b"x" * 1000, 0)] * 20_000, (end, 1)])
+    assert len(found[0][0].data) >= 20_000_000
+    assert time.perf_counter() - start < 2.0
 
 
 def test_an_event_names_the_chunk_that_completed_it() -> None:
@@ -173,3 +167,30 @@ def test_an_event_names_the_chunk_that_completed_it() -> None:
 def test_two_pieces_of_one_chunk_are_told_apart_from_two_chunks() -> None:
     events, _ = parse_events([(b"data: a\n\n", 1), (b"data: b\n\n", 1), (b"data: c\n\n", 2)])
     assert [(chunk, is_last) for _, chunk, is_last in events] == [(1, False), (1, True), (2, True)]
+
+
+LINES = b'{"a":1}\r\n\n{"b":"\xe4\xb8\xad"}\n{"c":3}\n{"d"'
+
+
+def test_json_lines_are_the_same_under_every_split() -> None:
+    for num_cuts in (1, 2):
+        for cuts in combinations(range(len(LINES) + 1), num_cuts):
+            pieces = split_at(LINES, cuts)
+            events, pending = parse_lines((piece, i) for i, piece in enumerate(pieces))
+            assert [event.data for event, _, _ in events] == [b'{"a":1}', '{"b":"中"}'.encode(), b'{"c":3}']
+            assert pending == b'{"d"'
+            for event, chunk, _ in events:
+                assert b"\n" in pieces[chunk], event
+
+
+def test_a_document_is_the_last_of_its_chunk_where_nothing_came_behind_it() -> None:
+    pieces = [(b'{"a":1}\n{"b":2}\n', 0), (b'{"c":3}\n{"d"', 1), (b":4}\n", 2), (b'{"e":5}', 3)]
+    events, pending = parse_lines(pieces)
+    assert [(chunk, is_last) for _, chunk, is_last in events] == [
+        (0, False),
+        (0, True),
+        (1, False),
+        (2, True),
+        (3, True),
+    ]
+    assert pending == b""
