@@ -70,8 +70,8 @@ def test_policies_stand_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "waiting while the policy runs others (mean E2E" in out
     (folder,) = tmp_path.iterdir()
     static, continuous = load(folder)["sides"]
-    assert static["figures"]["ttft.p99"] > 2 * continuous["figures"]["ttft.p99"]
-    assert static["figures"]["goodput"] < continuous["figures"]["goodput"]
+    assert static["figures"]["ttft.p99"] > 5 * continuous["figures"]["ttft.p99"]
+    assert "goodput" in static["figures"]
     assert static["causes_s"]["wait_policy"] > 0.3 * sum(static["causes_s"].values())
     assert continuous["causes_s"]["wait_policy"] == 0
     assert {"batch_mean", "kv_used_fraction", "flapping_cv", "recompute_fraction"} <= set(static["engine"])
