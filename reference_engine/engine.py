@@ -19,7 +19,7 @@ from reference_engine.metrics import EngineCounters, EngineStatus
 from reference_engine.scheduler import Scheduler, UnservableError
 from reference_engine.sequence import FinishReason, Sequence
 from reference_engine.step import Emission, Load, StepPlan
-from reference_engine.steplog import RequestRow, StepLog
+from reference_engine.steplog import BLOCKED, RequestRow, StepLog
 
 
 class Executor(Protocol):
@@ -133,6 +133,7 @@ class Engine:
             load.prefill_seqs,
             load.prefill_pairs,
             load.swap_blocks,
+            BLOCKED[plan.blocked],
         )
         if self._checker is not None:
             self._checker.check(plan)

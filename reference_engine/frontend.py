@@ -38,7 +38,7 @@ from reference_engine.config import EngineConfig
 from reference_engine.connection import Connection, HttpRequest
 from reference_engine.metrics import CONTENT_TYPE, Histogram, render
 from reference_engine.sequence import FinishReason
-from reference_engine.steplog import STEP_COLUMNS, requests_table, steps_table
+from reference_engine.steplog import NUM_VALUES, requests_table, steps_table
 
 PARQUET = "application/vnd.apache.parquet"
 
@@ -272,7 +272,7 @@ class Frontend:
 
         connection, path = self._waiters.pop(log.ticket)
         if path == "/steps":
-            rows = np.frombuffer(log.steps, np.int64).reshape(-1, len(STEP_COLUMNS))
+            rows = np.frombuffer(log.steps, np.int64).reshape(-1, NUM_VALUES)
             table = steps_table(rows, log.metadata)
         else:
             table = requests_table(log.requests, log.metadata)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from reference_engine.config import EngineConfig
 from reference_engine.kv_cache import BlockPool, BlockTables
 from reference_engine.policies.base import Phase, Policy, Requeue, State
-from reference_engine.sequence import FinishReason, Sequence, Status
+from reference_engine.sequence import FinishReason, Sequence, Span, SpanKind, Status
 from reference_engine.step import Constraint, Emission, Scheduled, StepPlan
 from reference_engine.tokenizer import EOS_ID
 
@@ -38,6 +38,8 @@ class Scheduler:
         self.held: list[Sequence] = []  # finished, but their batch has not
         self.num_arrived = 0
         self.num_finished = 0
+        self.num_steps = 0
+        self.last_decode_step = -1
 
     @property
     def has_work(self) -> bool:
@@ -138,13 +140,14 @@ class Scheduler:
         """Grow the request's row, evicting others until it fits; False where it had to go itself."""
         while not self.tables.grow(sequence.slot, num_tokens):
             victim = self.policy.eviction.victim(self.state.running)
-            self._evict(victim, plan, self.policy.eviction.requeue)
+            self._evict(victim, plan, self.policy.eviction.requeue, SpanKind.EVICTED)
             if victim is sequence:
                 return False
         return True
 
-    def _evict(self, victim: Sequence, plan: StepPlan, requeue: Requeue) -> None:
+    def _evict(self, victim: Sequence, plan: StepPlan, requeue: Requeue, why: SpanKind) -> None:
         plan.withdraw(victim)
+        victim.spans.append(Span(why, self.num_steps, self.num_steps, victim.num_computed))
         plan.preempted.append(victim)
         victim.num_preemptions += 1
         # What lies on the host must be all of what was computed: a row may be longer, never shorter.
@@ -238,7 +241,7 @@ class Scheduler:
         outranked = [resident for resident in running if outranks(sequence, resident)]
         if not outranked:
             return False
-        self._evict(self.policy.eviction.victim(outranked), plan, Requeue.ORDER)
+        self._evict(self.policy.eviction.victim(outranked), plan, Requeue.ORDER, SpanKind.DISPLACED)
         return True
 
     def _leave(self, sequence: Sequence) -> None:
@@ -274,9 +277,13 @@ class Scheduler:
     def postprocess(self, plan: StepPlan, token_ids: list[int]) -> list[Emission]:
         """Take in what the executor computed; token_ids: one an entry of the plan, -1 where none is due."""
         emissions: list[Emission] = []
-        is_sharing = self.tables.is_sharing
+        is_sharing, step, decoded_before = self.tables.is_sharing, self.num_steps, self.last_decode_step
         for (sequence, num_tokens), token_id in zip(plan.scheduled, token_ids, strict=True):
             before, high_water, tokens = sequence.num_computed, sequence.high_water, sequence.tokens
+            if before + 1 == len(tokens) > sequence.num_prompt:
+                sequence.note_decodes(step, step, 1, decoded_before)
+            else:
+                sequence.spans.append(Span(SpanKind.PREFILL, step, step, num_tokens))
             sequence.num_computed = computed = before + num_tokens
             if high_water > before:
                 sequence.num_recomputed += min(high_water, computed) - before
@@ -294,6 +301,9 @@ class Scheduler:
             if reason is not None:
                 self._retire(sequence, reason)
         self._release_held()
+        self.num_steps += 1
+        if plan.num_decodes:
+            self.last_decode_step = step
         self.state.decodes_since_prefill = (
             0 if plan.num_prefill_tokens else self.state.decodes_since_prefill + 1
         )

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import msgspec
+
 
 class Status(StrEnum):
     WAITING = "waiting"  # not resident: new, or preempted and queued again
@@ -23,6 +25,24 @@ class FinishReason(StrEnum):
     CANCELLED = "cancelled"  # the client went away
     SLOW_READER = "slow-reader"  # the client let its answer pile up
     EXPIRED = "expired"  # its deadline passed before it was started
+
+
+class SpanKind(StrEnum):
+    PREFILL = (
+        "prefill"  # a part of what was there before the next token: the prompt, and after an eviction all
+    )
+    DECODE = "decode"  # one token in each of the steps in which anybody decoded
+    EVICTED = "evicted"  # memory ran out; `tokens` lost or swapped out
+    DISPLACED = "displaced"  # gave its place to a request that outranks it
+
+
+class Span(msgspec.Struct, array_like=True, gc=False):
+    """What a request did in some steps, first to last, and how many tokens of it that concerned."""
+
+    kind: SpanKind
+    first_step: int
+    last_step: int
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +64,7 @@ class Sequence:
 
     high_water: the most tokens that ever had valid KV; what is computed below it is recomputation.
     num_cached: tokens that were found in the cache on admission. host_blocks: where it was swapped out to.
+    spans: in which steps it was computed or evicted, in order.
     """
 
     handle: int
@@ -66,6 +87,7 @@ class Sequence:
     num_cached: int = 0
     host_blocks: list[int] = field(default_factory=list)
     num_preemptions: int = 0
+    spans: list[Span] = field(default_factory=list)
     enqueued_ns: int = 0
     first_scheduled_ns: int | None = None
     first_token_ns: int | None = None
@@ -89,6 +111,15 @@ class Sequence:
     @property
     def max_total(self) -> int:
         return self.num_prompt + self.max_tokens
+
+    def note_decodes(self, first_step: int, last_step: int, num_tokens: int, decoded_before: int) -> None:
+        """Extend the span of decodes; decoded_before: the last step before these in which anybody decoded."""
+        span = self.spans[-1]
+        if span.kind is SpanKind.DECODE and span.last_step == decoded_before:
+            span.last_step = last_step
+            span.tokens += num_tokens
+        else:
+            self.spans.append(Span(SpanKind.DECODE, first_step, last_step, num_tokens))
 
     def __repr__(self) -> str:
         return (

@@ -281,7 +281,7 @@ class Simulation:
                     self._complete(sequence)
         self.num_steps += 1
         if self._steps is not None:
-            self._steps.add(scheduler, load, start_ps, end_ps, len(plan.preempted))
+            self._steps.add(scheduler, plan, load, start_ps, end_ps)
         if self._checker is not None:
             self._checker.check(plan)
 
@@ -299,7 +299,8 @@ class Simulation:
         ended, taken = scheduler.repeat(len(costs))
         self._accountant.repeat(ends, costs, taken)
         if before is not None and steps is not None:
-            steps.add_run(before, load, growth, start_ps, ends, taken)
+            blocked = self._last.blocked if before[0] else None
+            steps.add_run(before, blocked, load, growth, start_ps, ends, taken)
             if ended:
                 steps.correct_last(scheduler)
         if self.config.door.max_wait_s:

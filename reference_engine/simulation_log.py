@@ -15,8 +15,9 @@ from reference_engine.cost import PS_PER_NS, CostModel
 from reference_engine.executors.simulated import to_ns
 from reference_engine.scheduler import Scheduler
 from reference_engine.sequence import Sequence
-from reference_engine.step import Load
+from reference_engine.step import Constraint, Load, StepPlan
 from reference_engine.steplog import (
+    BLOCKED,
     REQUESTS_FILE,
     STEPS_FILE,
     RequestRow,
@@ -50,9 +51,10 @@ class StepRows:
         self._ends_ps: list[int] = []
         self._taken: list[int] = []
 
-    def add(self, scheduler: Scheduler, load: Load, start_ps: int, end_ps: int, num_preempted: int) -> None:
+    def add(self, scheduler: Scheduler, plan: StepPlan, load: Load, start_ps: int, end_ps: int) -> None:
         """Append a step that the scheduler has just taken in."""
-        self._runs.append((1, num_preempted, 0, *self.state_of(scheduler), *load))
+        blocked = BLOCKED[plan.blocked]
+        self._runs.append((1, len(plan.preempted), blocked, 0, *self.state_of(scheduler), *load))
         self._starts_ps.append(start_ps)
         self._ends_ps.append(end_ps)
         self._taken.append(0)
@@ -67,12 +69,19 @@ class StepRows:
         return len(state.waiting), len(state.running), pool.num_blocks - free, cached, free - cached
 
     def add_run(
-        self, before: State, load: Load, growth: int, start_ps: int, ends_ps: list[int], taken: list[int]
+        self,
+        before: State,
+        blocked: Constraint | None,
+        load: Load,
+        growth: int,
+        start_ps: int,
+        ends_ps: list[int],
+        taken: list[int],
     ) -> None:
         """Append steady steps. growth: tokens read more in each; taken: blocks taken up to each."""
         if len(self._ends_ps) >= PIECE_STEPS:
             self.flush()
-        self._runs.append((len(ends_ps), 0, growth, *before, *load))
+        self._runs.append((len(ends_ps), 0, BLOCKED[blocked], growth, *before, *load))
         self._starts_ps.append(start_ps)
         self._starts_ps += ends_ps[:-1]
         self._ends_ps += ends_ps
@@ -80,19 +89,19 @@ class StepRows:
 
     def correct_last(self, scheduler: Scheduler) -> None:
         """Put the state as it is now into the last step of a run, which ended some requests."""
-        count, _, growth, *rest = self._runs[-1]
+        count, _, blocked, growth, *rest = self._runs[-1]
         load = Load(*rest[NUM_STATES:])
         self._runs[-1] = (count - 1, *self._runs[-1][1:])
         last = load._replace(decode_context=load.decode_context + growth * (count - 1))
-        self._runs.append((1, 0, 0, *self.state_of(scheduler), *last))
+        self._runs.append((1, 0, blocked, 0, *self.state_of(scheduler), *last))
         self._taken[-1] = 0
 
     def flush(self) -> pa.Table:
         """Write the steps since the last piece, and return them."""
-        runs = np.array(self._runs, np.int64).reshape(-1, 3 + NUM_STATES + len(Load._fields))
+        runs = np.array(self._runs, np.int64).reshape(-1, 4 + NUM_STATES + len(Load._fields))
         counts = runs[:, 0]
         at = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        _, preempted, growth, *rest = (np.repeat(column, counts) for column in runs.T)
+        _, preempted, blocked, growth, *rest = (np.repeat(column, counts) for column in runs.T)
         waiting, running, used, cached, blank, *loads = rest
         load = dict(zip(Load._fields, loads, strict=True))
         taken = np.array(self._taken, np.int64)
@@ -114,6 +123,7 @@ class StepRows:
                 load["prefill_seqs"],
                 load["prefill_pairs"],
                 load["swap_blocks"],
+                blocked,
             ]
         )
         self._num_written += len(at)
@@ -132,8 +142,8 @@ class StepRows:
             self._writer = pq.ParquetWriter(
                 self._path,
                 table.schema,
-                use_dictionary=False,
-                column_encoding="DELTA_BINARY_PACKED",
+                use_dictionary=["blocked"],
+                column_encoding=dict.fromkeys(table.column_names[:-1], "DELTA_BINARY_PACKED"),
                 compression="zstd",
                 compression_level=1,
             )

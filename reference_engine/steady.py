@@ -83,7 +83,9 @@ class SteadyScheduler(Scheduler):
         ended: list[Sequence] = []
         taken, size = [0] * num_steps, self.config.block_tokens
         residents = tuple(self.state.running)
+        first, last, decoded_before = self.num_steps, self.num_steps + num_steps - 1, self.last_decode_step
         for sequence in residents:
+            sequence.note_decodes(first, last, num_steps, decoded_before)
             before, tokens = sequence.num_computed, sequence.tokens
             computed = before + num_steps
             if before % size + num_steps > size or before % size == 0:
@@ -97,6 +99,7 @@ class SteadyScheduler(Scheduler):
                 tables.learn(sequence.slot, tokens, computed)
             if len(tokens) - sequence.num_prompt == sequence.max_tokens:
                 ended.append(sequence)
+        self.num_steps, self.last_decode_step = last + 1, last
         self.state.decodes_since_prefill += num_steps
         if self.policy.observers:
             self._observe_steady(residents, num_steps - 1)

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from reference_engine.account import BUCKETS, Account, Price, split_ns
 from reference_engine.cost import PS_PER_NS, CostModel, Weights
-from reference_engine.sequence import Sequence
-from reference_engine.step import Load
+from reference_engine.sequence import Sequence, Span
+from reference_engine.step import Constraint, Load
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,6 +45,8 @@ STEP_COLUMNS = (
     "prefill_pairs",
     "swap_blocks",
 )
+NUM_VALUES = len(STEP_COLUMNS) + 1  # of a row of a log: the code of what blocked comes last
+BLOCKED: dict[Constraint | None, int] = {None: 0} | {c: code for code, c in enumerate(Constraint, 1)}
 BUCKET_COLUMNS = (*(f"{name}_ns" for name in BUCKETS), *(f"first_{name}_ns" for name in BUCKETS))
 
 
@@ -61,6 +64,7 @@ class RequestRow(NamedTuple):
     preemptions: int
     recomputed_tokens: int
     finish_reason: str
+    spans: list[Span]
 
     @classmethod
     def of(cls, sequence: Sequence) -> RequestRow:
@@ -77,6 +81,7 @@ class RequestRow(NamedTuple):
             sequence.num_preemptions,
             sequence.num_recomputed,
             str(sequence.finish_reason),
+            sequence.spans,
         )
 
 
@@ -84,19 +89,19 @@ class StepLog:
     """kv_* count blocks: held by a request, kept for reuse, free."""
 
     def __init__(self, capacity: int = 1 << 20) -> None:
-        self._rows: NDArray[np.int64] = np.empty((capacity, len(STEP_COLUMNS)), np.int64)
+        self._rows: NDArray[np.int64] = np.empty((capacity, NUM_VALUES), np.int64)
         self._capacity = capacity
         self.num_steps = 0
         self.requests: deque[RequestRow] = deque(maxlen=1 << 18)
         self.accounts: deque[Account | None] = deque(maxlen=1 << 16)  # of the latest of these
 
     def add(self, *values: int) -> None:
-        """Append a step: the columns after `step`, in order."""
+        """Append a step: the columns after `step`, in order, and the code of what blocked."""
         self._rows[self.num_steps % self._capacity] = (self.num_steps, *values)
         self.num_steps += 1
 
     def steps(self) -> NDArray[np.int64]:
-        """Return the steps kept, oldest first: int64 [steps, columns]."""
+        """Return the steps kept, oldest first: int64 [steps, columns and the code of what blocked]."""
         if self.num_steps <= self._capacity:
             return self._rows[: self.num_steps]
         return np.roll(self._rows, -(self.num_steps % self._capacity), axis=0)
@@ -105,19 +110,21 @@ class StepLog:
 def steps_table(
     rows: NDArray[np.int64], metadata: Mapping[str, str], cost: CostModel | None = None
 ) -> pa.Table:
-    """Return the steps as an Arrow table, columns as in STEP_COLUMNS.
+    """Return the steps as an Arrow table: STEP_COLUMNS and `blocked`, what kept the first in line out.
 
     With a cost model, `decode_work_ns` and `work_ns` say what a step should have taken: for its decodes
     alone, and in all.
     """
     import pyarrow as pa
 
-    columns = {name: rows[:, i] for i, name in enumerate(STEP_COLUMNS)}
+    columns: dict[str, Any] = {name: rows[:, i] for i, name in enumerate(STEP_COLUMNS)}
+    codes = pa.array(rows[:, -1] - 1, pa.int8(), mask=rows[:, -1] == 0)
     if cost is not None:
         none = np.zeros(len(rows), np.int64)
         decodes = {name: columns[name] if name.startswith("decode") else none for name in Load._fields}
         columns["decode_work_ns"] = cost.costs_ps(decodes) // PS_PER_NS
         columns["work_ns"] = cost.costs_ps(columns) // PS_PER_NS
+    columns["blocked"] = pa.DictionaryArray.from_arrays(codes, [str(c) for c in Constraint])
     facts = {"schema_version": str(STEPS_SCHEMA_VERSION), **metadata}
     return pa.table(columns).replace_schema_metadata(facts)
 
@@ -131,11 +138,17 @@ def requests_table(
     """
     import pyarrow as pa
 
-    kinds: dict[str, Any] = {"server_request_id": pa.string(), "finish_reason": pa.string()}
+    numbers = [(name, pa.int64()) for name in ("first_step", "last_step", "tokens")]
+    kinds: dict[str, Any] = {
+        "server_request_id": pa.string(),
+        "finish_reason": pa.string(),
+        "spans": pa.list_(pa.struct([("kind", pa.string()), *numbers])),
+    }
     fields = [(name, kinds.get(name, pa.int64())) for name in (*RequestRow._fields, *BUCKET_COLUMNS)]
     unknown = [None] * len(BUCKET_COLUMNS)
     values = [
-        (*row, *(split or unknown)) for row, split in zip(rows, buckets or [None] * len(rows), strict=True)
+        (*row[:-1], [*map(astuple, row.spans)], *(split or unknown))
+        for row, split in zip(rows, buckets or [None] * len(rows), strict=True)
     ]
     columns = list(zip(*values, strict=True)) or [()] * len(fields)
     arrays = [pa.array(c, kind) for c, (_, kind) in zip(columns, fields, strict=True)]

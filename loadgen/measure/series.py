@@ -251,7 +251,8 @@ def engine_levels(run: Run) -> EngineLevels | None:
     table = run.step_rows()
     if table is None or table.num_rows == 0:
         return None
-    named = {name: table.column(name).to_numpy().astype(np.float64) for name in table.column_names}
+    names = ("start_ns", "running", "waiting", "kv_used", "kv_cached", "kv_free")
+    named = {name: table.column(name).to_numpy().astype(np.float64) for name in names}
     time_s = named["start_ns"] / 1e9
     blocks = np.maximum(named["kv_used"] + named["kv_cached"] + named["kv_free"], 1)
     starts = np.unique(np.linspace(0, len(time_s), 4 * NUM_TIME_BINS, endpoint=False).astype(np.int64))

@@ -12,7 +12,7 @@ from reference_engine.account import BUCKETS, Account
 from reference_engine.config import EngineConfig
 from reference_engine.cost import PS_PER_NS, parse_cost
 from reference_engine.executors.simulated import to_ns
-from reference_engine.sequence import Sequence
+from reference_engine.sequence import Sequence, Span
 from reference_engine.simulate import Delays, Failure, Patience, Simulation
 from reference_engine.simulation_log import StepRows
 from reference_engine.steplog import split_accounts
@@ -31,7 +31,9 @@ class Outcomes:
     preemptions: dict[int, int] = field(default_factory=dict)
     recomputed: dict[int, int] = field(default_factory=dict)
     failures: dict[int, Failure] = field(default_factory=dict)
+    spans: dict[int, list[Span]] = field(default_factory=dict)
     steps: NDArray[np.int64] | None = None
+    blocked: list[str | None] | None = None
     num_steps: int = 0
 
     def sent(self, row: int, scheduled_ns: int, sent_ns: int) -> None:
@@ -45,6 +47,7 @@ class Outcomes:
         self.buckets[sequence.handle] = split
         self.preemptions[sequence.handle] = sequence.num_preemptions
         self.recomputed[sequence.handle] = sequence.num_recomputed
+        self.spans[sequence.handle] = sequence.spans
 
     def failed(self, sequence: Sequence, failure: Failure, at_ns: int, stamps_ps: list[int]) -> None:
         self.failures[sequence.handle] = failure
@@ -102,5 +105,7 @@ def simulate(
     outcomes.num_steps = simulation.num_steps
     if steps is not None:
         table = steps.flush()
-        outcomes.steps = np.column_stack([table.column(name).to_numpy() for name in table.column_names])
+        *names, _ = table.column_names
+        outcomes.steps = np.column_stack([table.column(name).to_numpy() for name in names])
+        outcomes.blocked = table.column("blocked").to_pylist()
     return outcomes

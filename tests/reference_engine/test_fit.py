@@ -29,7 +29,7 @@ def log_of_a_run(seed: int = 0) -> NDArray[np.int64]:
     plan = make_plan(np.cumsum(rng.exponential(0.08, n)), rng.integers(1, 700, n), rng.integers(1, 80, n))
     steps = simulate(CONFIG, plan, COST, has_steps=True).steps
     assert steps is not None
-    return steps[:, : len(STEP_COLUMNS)]
+    return np.hstack([steps[:, : len(STEP_COLUMNS)], np.zeros((len(steps), 1), np.int64)])
 
 
 def relative_errors(found: Weights) -> dict[str, float]:

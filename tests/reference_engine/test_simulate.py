@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 
 from reference_engine.config import DoorConfig, EngineConfig
 from reference_engine.policies import POLICIES
+from reference_engine.sequence import SpanKind
 from reference_engine.simulate import Delays, Patience
-from tests.reference_engine.simulated import make_plan, simulate
+from reference_engine.steplog import STEP_COLUMNS
+from tests.reference_engine.simulated import Outcomes, make_plan, simulate
 from workloads.plan import Plan
 
 CONFIG = EngineConfig(
@@ -68,8 +71,30 @@ def test_jumping_changes_nothing(variant: dict[str, Any], plan: Plan, cost: str)
     assert jumped.stamps_ns == stepped.stamps_ns
     assert jumped.buckets == stepped.buckets
     assert jumped.failures == stepped.failures
+    assert jumped.spans == stepped.spans
+    assert jumped.blocked == stepped.blocked
     np.testing.assert_array_equal(jumped.steps, stepped.steps)
     check_identity(plan, jumped.stamps_ns, jumped.buckets)
+    if variant.get("policy") != "static":  # whose finished rows count as decodes
+        check_spans(jumped)
+
+
+def check_spans(outcomes: Outcomes) -> None:
+    """The spans of all requests tell who computed how many tokens in each step."""
+    assert outcomes.steps is not None
+    decodes, prefill, evicted = (
+        outcomes.steps[:, STEP_COLUMNS.index(name)] for name in ("decode_seqs", "prefill_tokens", "preempted")
+    )
+    told = {kind: np.zeros(len(decodes), np.int64) for kind in SpanKind}
+    for kind, first, last, tokens in (astuple(s) for spans in outcomes.spans.values() for s in spans):
+        if kind is SpanKind.DECODE:
+            told[kind][first : last + 1] += decodes[first : last + 1] > 0
+            assert tokens == (decodes[first : last + 1] > 0).sum()
+        else:
+            told[kind][first] += tokens if kind is SpanKind.PREFILL else 1
+    np.testing.assert_array_equal(told[SpanKind.DECODE], decodes)
+    np.testing.assert_array_equal(told[SpanKind.PREFILL], prefill)
+    np.testing.assert_array_equal(told[SpanKind.EVICTED] + told[SpanKind.DISPLACED], evicted)
 
 
 def check_identity(plan: Plan, stamps_ns: dict[int, list[int]], buckets: dict[int, list[int]]) -> None:

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 
 from reference_engine.config import EngineConfig
 from reference_engine.steplog import (
+    NUM_VALUES,
     REQUESTS_FILE,
     STEP_COLUMNS,
     STEPS_FILE,
@@ -22,7 +23,7 @@ CONFIG = EngineConfig(block_tokens=4, kv_tokens=64, max_batch=4, chunk_tokens=8,
 def test_the_ring_keeps_the_latest_steps_in_order() -> None:
     log = StepLog(capacity=4)
     for i in range(6):
-        log.add(*[10 * i] * (len(STEP_COLUMNS) - 1))
+        log.add(*[10 * i] * len(STEP_COLUMNS))
     assert log.steps()[:, 0].tolist() == [2, 3, 4, 5]
     assert log.steps()[:, 1].tolist() == [20, 30, 40, 50]
 
@@ -33,7 +34,7 @@ def test_the_log_accounts_for_every_token_and_block(tmp_path: Path) -> None:
     run_to_end(engine, sequences)
     write_logs(engine.log, tmp_path / "new", {"block_tokens": "4"})
     steps = pq.read_table(tmp_path / "new" / STEPS_FILE)
-    assert steps.column_names == list(STEP_COLUMNS)
+    assert steps.column_names == [*STEP_COLUMNS, "blocked"]
     assert steps.schema.metadata[b"block_tokens"] == b"4"
     rows = steps.to_pandas()
     assert rows.prefill_tokens.sum() == 5 * 11
@@ -61,4 +62,4 @@ def test_a_request_never_scheduled_has_no_instants_but_its_own() -> None:
 
 def test_no_requests_make_an_empty_table() -> None:
     assert requests_table([], {}).num_rows == 0
-    assert np.array(StepLog().steps()).shape == (0, len(STEP_COLUMNS))
+    assert np.array(StepLog().steps()).shape == (0, NUM_VALUES)
