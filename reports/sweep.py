@@ -15,6 +15,19 @@ LATENCIES = (("ttft_s", "p50"), ("ttft_s", "p99"), ("itl_s", "p50"), ("itl_s", "
 WIDE_LATENCIES = tuple((metric, s) for metric in ("ttft_s", "itl_s", "e2e_s") for s in ("p50", "p90", "p99"))
 
 
+def curves_of(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the curves of sweep.json, each with a name; one without, where only one thing was swept."""
+    return document.get("curves") or [{"name": "", **document}]
+
+
+def sentences(document: Mapping[str, Any]) -> list[str]:
+    """Say where a curve saturates and where its knee is; of several only where each saturates."""
+    curves = curves_of(document)
+    if len(curves) > 1:
+        return [f"{curve['name']}: {curve['saturation']['sentence']}" for curve in curves]
+    return [curves[0][found]["sentence"] for found in ("saturation", "knee") if curves[0].get(found)]
+
+
 def print_sweep(document: Mapping[str, Any], folder: str, console: Console, *, wide: bool = False) -> None:
     """Print the points of sweep.json by rate, the sentences about them, and where the runs are.
 
@@ -22,17 +35,21 @@ def print_sweep(document: Mapping[str, Any], folder: str, console: Console, *, w
     """
     latencies = WIDE_LATENCIES if wide else LATENCIES
     table = Table(box=None, padding=(0, 1, 0, 0))
+    curves = curves_of(document)
+    if len(curves) > 1:
+        table.add_column("policy")
     for name in ("asked", "ok", "output", *(f"{m.removesuffix('_s').upper()} {s}" for m, s in latencies), ""):
         table.add_column(name, justify="right" if name else "left")
-    for point in document["points"]:
-        cells = [f"{point['rate_per_s']:.4g} /s", f"{format_number(point['ok_per_s'])} /s"]
-        cells.append(f"{format_number(point['output_tokens_per_s'])} tok/s")
-        cells += [_latency(point, metric, statistic, wide) for metric, statistic in latencies]
-        table.add_row(*cells, _remark(point))
+    for curve in curves:
+        for point in curve["points"]:
+            cells = [curve["name"]] if len(curves) > 1 else []
+            cells += [f"{point['rate_per_s']:.4g} /s", f"{format_number(point['ok_per_s'])} /s"]
+            cells.append(f"{format_number(point['output_tokens_per_s'])} tok/s")
+            cells += [_latency(point, metric, statistic, wide) for metric, statistic in latencies]
+            table.add_row(*cells, _remark(point))
     console.print(table)
-    for finding in (document["saturation"], document.get("knee")):
-        if finding:
-            console.print(Text(finding["sentence"]), soft_wrap=True)
+    for sentence in sentences(document):
+        console.print(Text(sentence), soft_wrap=True)
     console.print(Text(f"data  {folder}"), soft_wrap=True)
 
 

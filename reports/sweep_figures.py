@@ -1,12 +1,13 @@
 """Figures of a sweep: latency against throughput and rate, and what was achieved of what was offered.
 
-Draws the points of sweep.json. A point whose backlog grew is hollow, one whose measurement is invalid a grey
-cross: neither is a steady state to be read off.
+Draws the points of sweep.json: one curve by its percentiles, several each in a colour of its own. A point
+whose backlog grew is hollow, one whose measurement is invalid a grey cross: neither is a steady state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,12 +15,24 @@ import numpy as np
 from reports.axes import label_times, place_legend
 from reports.canvas import BLUE, GREEN, INK, MUTED, SHADE, VERMILLION
 from reports.figure_spec import FigureSpec
+from reports.sides import ARM_COLOURS
+from reports.sweep import curves_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Sweep = Mapping[str, Any]
+DASHED = (0, (4, 3))
 STATISTIC_COLOURS = {"p50": BLUE, "p90": GREEN, "p99": VERMILLION}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """How a curve is drawn; a label that begins with _ stays out of the legend."""
+
+    label: str
+    colour: str
+    style: str = "solid"
 
 
 def draw_latency_against_throughput(sweep: Sweep, axes: list[Axes]) -> bool:
@@ -48,44 +61,59 @@ def draw_latency_against_rate(sweep: Sweep, axes: list[Axes]) -> bool:
 
 def draw_achieved(sweep: Sweep, axes: list[Axes]) -> bool:
     """Draw completed requests and goodput per second over what was offered, beside the diagonal."""
-    (ax,) = axes
-    points = [point for point in sweep["points"] if point["offered_per_s"] is not None]
-    if not points:
+    (ax,), curves = axes, curves_of(sweep)
+    found = [(curve, *_known(curve, "offered_per_s")) for curve in curves]
+    most = max((at for _, _, offered in found for at in offered), default=None)
+    if most is None:
         return False
-    offered = [point["offered_per_s"] for point in points]
-    ax.plot(
-        [0, max(offered)],
-        [0, max(offered)],
-        color=MUTED,
-        linewidth=0.8,
-        linestyle=(0, (4, 3)),
-        label="offered",
-    )
-    _draw_points(ax, points, offered, [point["ok_per_s"] for point in points], BLUE, "ok")
-    goodput = [point["goodput_per_s"] for point in points]
-    if any(value is not None for value in goodput):
-        _draw_points(ax, points, offered, goodput, GREEN, "goodput")
+    ax.plot([0, most], [0, most], color=MUTED, linewidth=0.8, linestyle=DASHED, label="offered")
+    for number, (curve, points, offered) in enumerate(found):
+        ok, goodput = ([point[name] for point in points] for name in ("ok_per_s", "goodput_per_s"))
+        has_goodput = any(value is not None for value in goodput)
+        if len(curves) > 1:
+            colour = ARM_COLOURS[number % len(ARM_COLOURS)]
+            _draw_points(ax, points, offered, goodput if has_goodput else ok, Line(curve["name"], colour))
+            continue
+        _draw_points(ax, points, offered, ok, Line("ok", BLUE))
+        if has_goodput:
+            _draw_points(ax, points, offered, goodput, Line("goodput", GREEN))
     _mark_saturation(sweep, ax)
     ax.set_xlabel("requests/s offered")
-    ax.set_ylabel("requests/s")
+    ax.set_ylabel("requests/s" if len(curves) == 1 else "requests/s met or ok")
     ax.set_xlim(0, None)
     ax.set_ylim(0, None)
     place_legend(ax)
     return True
 
 
+def _lines(sweep: Sweep) -> list[tuple[Sweep, str, Line]]:
+    """Say what is drawn: a curve, a statistic, and how; percentiles of one, p50 and p99 of several."""
+    curves = curves_of(sweep)
+    if len(curves) == 1:
+        return [(curves[0], name, Line(name, colour)) for name, colour in STATISTIC_COLOURS.items()]
+    return [
+        (curve, name, Line(label.format(curve["name"]), ARM_COLOURS[i % len(ARM_COLOURS)], style))
+        for i, curve in enumerate(curves)
+        for name, label, style in (("p50", "_", "dotted"), ("p99", "{}", "solid"))
+    ]
+
+
+def _known(curve: Sweep, x_name: str) -> tuple[list[Sweep], list[float]]:
+    points = [point for point in curve["points"] if point[x_name] is not None]
+    return points, [point[x_name] for point in points]
+
+
 def _draw_latency(sweep: Sweep, ax: Axes, metric: str, x_name: str) -> bool:
-    points = [point for point in sweep["points"] if point[x_name] is not None]
-    x = [point[x_name] for point in points]
     has_data = False
-    for statistic, colour in STATISTIC_COLOURS.items():
+    for curve, statistic, line in _lines(sweep):
+        points, x = _known(curve, x_name)
         values = [point["latency"][metric].get(statistic) for point in points]
         has_data |= any(value is not None for value in values)
-        _draw_points(ax, points, x, values, colour, statistic)
+        _draw_points(ax, points, x, values, line)
         for at, point in zip(x, points, strict=True):
             bounds = point["intervals"][metric].get(statistic)
             if bounds:
-                ax.plot([at, at], bounds, color=colour, linewidth=0.8)
+                ax.plot([at, at], bounds, color=line.colour, linewidth=0.8)
     ax.set_ylabel(metric.removesuffix("_s").upper())
     ax.set_xlim(0, None)
     if has_data:
@@ -98,12 +126,11 @@ def _draw_points(
     points: Sequence[Mapping[str, Any]],
     x: list[float],
     y: list[float | None],
-    colour: str,
-    label: str,
+    line: Line,
 ) -> None:
     """Join the points in order of rate; mark each as steady, unstable or invalid."""
     values = np.array([np.nan if value is None else value for value in y])
-    ax.plot(x, values, color=colour, linewidth=1.2, label=label)
+    ax.plot(x, values, color=line.colour, linewidth=1.2, linestyle=line.style, label=line.label)
     for at, value, point in zip(x, values, points, strict=True):
         if point["status"] != "valid":
             ax.plot(at, value, "x", color=MUTED, markersize=5)
@@ -112,26 +139,32 @@ def _draw_points(
                 at,
                 value,
                 "o",
-                color=colour,
+                color=line.colour,
                 markersize=4.5,
                 fillstyle="full" if point["is_stable"] else "none",
             )
 
 
 def _mark_saturation(sweep: Sweep, ax: Axes) -> None:
-    low, high = (sweep["saturation"][name] for name in ("stable_per_s", "unstable_per_s"))
-    if high is None:
-        return
-    if low is not None:
-        ax.axvspan(low, high, color=SHADE, linewidth=0, zorder=0)
-    ax.axvline(high, color=INK, linewidth=0.6, linestyle=(0, (4, 3)))
+    curves = curves_of(sweep)
+    for number, curve in enumerate(curves):
+        low, high = (curve["saturation"][name] for name in ("stable_per_s", "unstable_per_s"))
+        if high is None:
+            continue
+        if len(curves) > 1:
+            ax.axvline(high, color=ARM_COLOURS[number % len(ARM_COLOURS)], linewidth=0.6, linestyle=DASHED)
+            continue
+        if low is not None:
+            ax.axvspan(low, high, color=SHADE, linewidth=0, zorder=0)
+        ax.axvline(high, color=INK, linewidth=0.6, linestyle=DASHED)
 
 
 SWEEP_FIGURES: dict[str, FigureSpec[Sweep]] = {
     "latency_throughput": FigureSpec(
         title="Latency against throughput",
         caption="TTFT and ITL over the output tokens delivered per second; bars are 95 % intervals. "
-        "A hollow point has a growing backlog, a grey cross is an invalid measurement.",
+        "A hollow point has a growing backlog, a grey cross is an invalid measurement. Of several "
+        "policies, each in its colour, p99 is solid and p50 dotted.",
         draw=draw_latency_against_throughput,
         num_rows=2,
         height_inches=4.2,

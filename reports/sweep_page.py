@@ -11,6 +11,7 @@ from loadgen.measure.replicates import read_document
 from reports.figure_spec import draw_all
 from reports.pages import data_link, page_template, template_text
 from reports.quantities import format_count, format_number, format_time
+from reports.sweep import curves_of, sentences
 from reports.sweep_figures import SWEEP_FIGURES
 
 COLUMNS = (
@@ -34,9 +35,13 @@ def render_sweep(folder: Path) -> str:
     return page_template("sweep.html").render(
         name=folder.resolve().name,
         css=template_text("page.css"),
-        sentence="; ".join(sweep[name]["sentence"] for name in ("saturation", "knee") if sweep.get(name)),
+        sentence="; ".join(sentences(sweep)),
         columns=COLUMNS,
-        rows=[_row(point, folder) for point in sweep["points"]],
+        rows=[
+            {**_row(point, folder), "curve": curve["name"]}
+            for curve in curves_of(sweep)
+            for point in curve["points"]
+        ],
         figures=draw_all(SWEEP_FIGURES, sweep),
         raw=raw,
         data_link=data_link(raw),

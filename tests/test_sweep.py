@@ -142,3 +142,19 @@ def test_wrong_flags_are_told(
     assert bench("sweep", *arguments, "--target", "http://127.0.0.1:9", "--out", tmp_path / "runs") == 2
     assert words in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+def test_each_policy_has_a_curve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cost = ("--simulate", "--cost", "affine(base=8ms,per_seq=0.25ms)", "--duration", "20s", "--quiet")
+    rates = ("--policy", "static,vllm-v1", "--rates", "2,6,40", "--output-tokens", "80")
+    assert bench("sweep", *cost, *rates, "--out", tmp_path) == 0
+    assert "static: saturation lies" in capsys.readouterr().out
+    (folder,) = tmp_path.iterdir()
+    static, continuous = json.loads((folder / "sweep.json").read_text())["curves"]
+    assert (static["name"], continuous["name"]) == ("static", "vllm-v1")
+    for slow, fast in zip(static["points"][:2], continuous["points"], strict=False):
+        assert slow["latency"]["ttft_s"]["p99"] > fast["latency"]["ttft_s"]["p99"]
+    assert bench("report", folder) == 0
+    html = (folder / "report.html").read_text()
+    assert "vllm-v1" in html
+    assert "dotted" in html

@@ -1,4 +1,7 @@
-"""`bench sweep`: a run per rate, in random order; latency against throughput, the knee, saturation."""
+"""`bench sweep`: a run per rate, in random order; latency against throughput, the knee, saturation.
+
+With `--policy A,B` the same plans go through each policy, and a curve stands for each.
+"""
 
 from __future__ import annotations
 
@@ -64,23 +67,29 @@ def sweep(ctx: typer.Context, options: SweepOptions) -> None:
         raise UsageError("say which rates: --rates 2:40:8 or --rates 5,10,20")
     if options.rate is not None or options.trace is not None or options.concurrency is not None:
         raise UsageError("--rates takes the place of --rate, --trace and --concurrency")
-    rates = parse_rates(options.rates)
-    check_flags(options)
-    base = plain_options(options)
-    seeds = [with_seed(base, number) for number in range(options.repeat or 1)]
-    asked = [replace(one, rate=rate, name=f"rate-{rate:g}") for rate in rates for one in seeds]
+    rates, policies = parse_rates(options.rates), options.policy.split(",")
+    bases = [plain_options(options, policy=policy) for policy in policies]
+    for base in bases:
+        check_flags(base)
+    asked = [
+        replace(with_seed(base, number), rate=rate, name=name_of(base.policy, rate, len(policies)))
+        for base in bases
+        for rate in rates
+        for number in range(options.repeat or 1)
+    ]
     plans = [make_plan(one) for one in asked]
     folder = make_folder(options, "sweep")
     # in random order, so that drift is not taken for the rate
     order = random.Random(options.seed).sample(range(len(asked)), len(asked))
-    points: list[SweepPoint] = []
+    points: dict[str, list[SweepPoint]] = {policy: [] for policy in policies}
     with Interruption() as interruption:
         for number in order:
             one = replace(asked[number], out=folder)
             measured = measure_one(ctx, one, interruption, plans[number])
             assert measured.summary is not None
             assert one.rate is not None
-            points.append(SweepPoint.of(one.rate, measured.path.name, measured.summary))
+            point = SweepPoint.of(one.rate, measured.path.name, measured.summary)
+            points[one.policy].append(point)
             write_document(folder, DOCUMENT, describe(points, options))
             if interruption.exit_code is not None:
                 break
@@ -93,21 +102,35 @@ def sweep(ctx: typer.Context, options: SweepOptions) -> None:
         from reports.sweep import print_sweep
 
         print_sweep(document, str(folder), Console(), wide=options.wide)
-    valid = all(point.status == "valid" for point in points)
+    valid = all(point.status == "valid" for curve in points.values() for point in curve)
     raise typer.Exit(interruption.exit_code or (EXIT_OK if valid else EXIT_INVALID))
 
 
-def describe(points: list[SweepPoint], options: SweepOptions) -> dict[str, Any]:
-    """The content of sweep.json: a point a rate, whatever the number of its runs."""
-    from loadgen.measure.sweep import SWEEP_SCHEMA_VERSION, SweepPoint, find_knee, find_saturation
+def name_of(policy: str, rate: float, num_policies: int) -> str:
+    """Name a run by its rate, and by its policy where there are several."""
+    return f"rate-{rate:g}" if num_policies == 1 else f"{policy}-rate-{rate:g}"
+
+
+def describe(points: dict[str, list[SweepPoint]], options: SweepOptions) -> dict[str, Any]:
+    """The content of sweep.json: one curve, or one by policy under `curves`."""
+    from loadgen.measure.sweep import SWEEP_SCHEMA_VERSION
+
+    facts = {"schema_version": SWEEP_SCHEMA_VERSION, "rates": options.rates, "repeat": options.repeat or 1}
+    curves = {policy: describe_curve(found) for policy, found in points.items()}
+    if len(curves) > 1:
+        return {**facts, "curves": [{"name": policy, **curve} for policy, curve in curves.items()]}
+    (curve,) = curves.values()
+    return {**facts, **curve}
+
+
+def describe_curve(points: list[SweepPoint]) -> dict[str, Any]:
+    """A point a rate, whatever the number of its runs; the knee and where it saturates."""
+    from loadgen.measure.sweep import SweepPoint, find_knee, find_saturation
 
     rates = sorted({point.rate_per_s for point in points})
     merged = [SweepPoint.of_replicates([p for p in points if p.rate_per_s == rate]) for rate in rates]
     saturation, knee = find_saturation(merged), find_knee(merged)
     return {
-        "schema_version": SWEEP_SCHEMA_VERSION,
-        "rates": options.rates,
-        "repeat": options.repeat or 1,
         "saturation": {**asdict(saturation), "sentence": saturation.sentence()},
         "knee": knee and {**asdict(knee), "sentence": knee.sentence()},
         "points": [asdict(point) for point in merged],
