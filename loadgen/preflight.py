@@ -16,10 +16,9 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from loadgen.endpoints import ENDPOINTS
-from loadgen.endpoints.base import Endpoint, TokenEvents
+from loadgen.endpoints.base import Endpoint, TokenEvents, variants_of, with_fields
 from loadgen.endpoints.errors import one_line
 from loadgen.endpoints.template import load_template
-from loadgen.endpoints.variants import variants_of, with_fields
 from loadgen.errors import TargetError
 from loadgen.probing import TRY_TIMEOUT_S, Answer, Prober, excerpt, models_in, native_models
 from loadgen.prompt_lengths import CountTokens, CountWords, PromptLengths, find_lengths

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import pickle
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.endpoints import ENDPOINTS
-from loadgen.endpoints.base import ChunkFacts, EndpointDataError, TokenEvents, Usage
+from loadgen.endpoints.base import ChunkFacts, EndpointDataError, TokenEvents, Usage, with_fields
 from loadgen.endpoints.errors import error_text
 from loadgen.endpoints.openai import Chat, Completions, _untyped_facts
-from loadgen.endpoints.variants import with_fields
 from tests.loadgen.wire import NAMES, load_transcript
 
 CHAT, COMPLETIONS = Chat(), Completions()
@@ -45,10 +43,18 @@ def test_a_body_says_what_is_asked_and_is_the_same_each_time() -> None:
 
 
 def test_fields_that_a_server_refuses_can_be_left_out_and_others_added() -> None:
-    plain = replace(CHAT, stream=False, ignore_eos=False, extra=(("min_tokens", "5"),))
+    plain = with_fields(CHAT, ignore_eos=False, extra=(("min_tokens", "5"),))
     body = json.loads(plain.body("hi", 5, "m"))
-    assert body.keys() == {"model", "messages", "max_tokens", "temperature", "min_tokens"}
-    assert "stream_options" not in json.loads(replace(CHAT, include_usage=False).body("hi", 5, "m"))
+    assert body.keys() == {
+        "model",
+        "messages",
+        "max_tokens",
+        "temperature",
+        "stream",
+        "stream_options",
+        "min_tokens",
+    }
+    assert "stream_options" not in json.loads(with_fields(CHAT, include_usage=False).body("hi", 5, "m"))
 
 
 def test_chat_takes_no_token_ids() -> None:
@@ -107,14 +113,14 @@ def test_two_choices_are_thought_only_where_both_are() -> None:
 
 
 def test_a_usage_that_rises_with_the_stream_can_be_asked_for() -> None:
-    body = json.loads(replace(CHAT, continuous_usage=True).body("hi", 3, "m"))
+    body = json.loads(with_fields(CHAT, continuous_usage=True).body("hi", 3, "m"))
     assert body["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
 
 
 def test_further_fields_replace_those_that_are_sent() -> None:
     body = COMPLETIONS.body("hi", 3, "m")
     assert b'"temperature":0' in body
-    warm = replace(COMPLETIONS, extra=(("temperature", "0.7"), ("priority", "1"))).body("hi", 3, "m")
+    warm = with_fields(COMPLETIONS, extra=(("temperature", "0.7"), ("priority", "1"))).body("hi", 3, "m")
     assert json.loads(warm) | {"temperature": 0} == json.loads(body) | {"priority": 1}
     assert warm.count(b"temperature") == 1
 
@@ -174,12 +180,12 @@ def test_usage(more: str, usage: Usage | None) -> None:
     assert chat('{"content":"x"}', more=more).usage == usage
 
 
-def test_usage_alone_has_no_choice() -> None:
+def test_usage_alone() -> None:
     facts = CHAT.interpret(b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}')
-    assert (facts.has_choice, facts.is_content_event, facts.usage) == (False, False, Usage(3, 2))
+    assert (facts.is_content_event, facts.usage) == (False, Usage(3, 2))
     for choices in (b"", b'"choices":null,', b'"choices":3,'):
         facts = CHAT.interpret(b'{%b"usage":{"prompt_tokens":3,"completion_tokens":2}}' % choices)
-        assert (facts.has_choice, facts.usage) == (False, Usage(3, 2))
+        assert facts.usage == Usage(3, 2)
 
 
 def test_token_ids_are_counted() -> None:

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from loadgen.endpoints import ENDPOINTS
-from loadgen.endpoints.base import Endpoint, EndpointDataError, Usage
-from loadgen.endpoints.llamacpp import LlamaCppCompletion
-from loadgen.endpoints.ollama import OllamaGenerate
-from loadgen.endpoints.sglang import SglangGenerate
-from loadgen.endpoints.tgi import TgiGenerate
+from loadgen.endpoints.base import Endpoint, EndpointDataError, Usage, with_fields
 from loadgen.records import Outcome, RequestRecord
 from loadgen.transport.base import End
 from tests.loadgen.wire import DONE, STEP_NS, event, exchange, frame, record, stream
@@ -75,15 +70,15 @@ def test_what_is_asked(name: str, body: dict[str, Any]) -> None:
 
 
 def test_token_ids_as_a_prompt() -> None:
-    assert json.loads(SglangGenerate().body([1, 2], 3, "m"))["input_ids"] == [1, 2]
-    assert json.loads(LlamaCppCompletion().body([1, 2], 3, "m"))["prompt"] == [1, 2]
-    for endpoint in (TgiGenerate(), OllamaGenerate()):
+    assert json.loads(ENDPOINTS["sglang"].body([1, 2], 3, "m"))["input_ids"] == [1, 2]
+    assert json.loads(ENDPOINTS["llamacpp"].body([1, 2], 3, "m"))["prompt"] == [1, 2]
+    for endpoint in (ENDPOINTS["tgi"], ENDPOINTS["ollama"]):
         with pytest.raises(TypeError, match="text only"):
             endpoint.body([1, 2], 3, "m")
 
 
 def test_further_fields_are_merged_into_objects_and_replace_all_else() -> None:
-    endpoint = replace(OllamaGenerate(), extra=(("options", '{"top_k":7}'), ("raw", "false")))
+    endpoint = with_fields(ENDPOINTS["ollama"], extra=(("options", '{"top_k":7}'), ("raw", "false")))
     body = json.loads(endpoint.body("hi", 3, "m"))
     assert body["options"] == {"num_predict": 3, "temperature": 0, "top_k": 7}
     assert body["raw"] is False
@@ -207,5 +202,5 @@ def test_what_is_no_event_of_the_api_is_an_error(endpoint: Endpoint, data: bytes
 
 
 def test_a_body_that_was_not_streamed() -> None:
-    facts = SglangGenerate().interpret(json.dumps(sglang_event("a b", 2, "stop")).encode())
+    facts = ENDPOINTS["sglang"].interpret(json.dumps(sglang_event("a b", 2, "stop")).encode())
     assert (facts.finish_reason, facts.usage) == ("stop", Usage(9, 2, 4))

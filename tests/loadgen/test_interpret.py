@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.endpoints import ENDPOINTS
-from loadgen.endpoints.base import TokenEvents
+from loadgen.endpoints.base import TokenEvents, with_fields
 from loadgen.endpoints.openai import Completions
 from loadgen.interpret import PlanRow, has_token_since, to_record
 from loadgen.records import Outcome, to_row
@@ -392,7 +390,9 @@ def test_several_tokens_an_event() -> None:
 
 def test_what_preflight_knows_of_a_server_without_usage() -> None:
     events = [text_event("a"), text_event(""), text_event("c"), text_event("", "length"), DONE]
-    row = record(stream(events), replace(Completions(), token_events=TokenEvents.CONTENT), output_tokens=3)
+    row = record(
+        stream(events), with_fields(Completions(), token_events=TokenEvents.CONTENT), output_tokens=3
+    )
     assert (row.chunk_tokens, row.output_tokens, row.output_tokens_source) == ([1, 1, 1], 3, "count")
 
 

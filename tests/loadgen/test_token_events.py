@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from loadgen.endpoints.base import ChunkFacts, TokenEvents, Usage
 from loadgen.token_events import TokenCount, count_tokens
 
-ROLE = ChunkFacts(has_choice=True)
-EMPTY = ChunkFacts(has_choice=True, is_content_event=True)
-EMPTY_FINISH = ChunkFacts(has_choice=True, is_content_event=True, finish_reason="length")
-FINISH = ChunkFacts(has_choice=True, finish_reason="length")
-STOP = ChunkFacts(has_choice=True, finish_reason="stop")
+ROLE = ChunkFacts()
+EMPTY = ChunkFacts(is_content_event=True)
+EMPTY_FINISH = ChunkFacts(is_content_event=True, finish_reason="length")
+FINISH = ChunkFacts(finish_reason="length")
+STOP = ChunkFacts(finish_reason="stop")
 DONE = ChunkFacts(is_done=True)
 
 
@@ -21,7 +21,6 @@ def text(completion_tokens: int | None = None, num_tokens: int | None = None) ->
         num_tokens=num_tokens,
         is_token=True,
         is_content_event=True,
-        has_choice=True,
         usage=None if completion_tokens is None else Usage(3, completion_tokens),
     )
 
@@ -90,17 +89,15 @@ def test_a_rising_usage_states_the_tokens_of_each_event() -> None:
 
 
 def test_an_event_without_text_that_raises_the_usage_bears_tokens() -> None:
-    raised = ChunkFacts(has_choice=True, is_content_event=True, usage=Usage(3, 3))
+    raised = ChunkFacts(is_content_event=True, usage=Usage(3, 3))
     assert count(text(1), raised, text(4), usage(4)).events == [0, 1, 2]
     assert count(text(1), raised, text(4), usage(4)).tokens == [1, 2, 1]
 
 
 def test_usage_in_the_finish_event_alone_is_not_rising() -> None:
-    finish = ChunkFacts(has_choice=True, finish_reason="length", usage=Usage(3, 3))
+    finish = ChunkFacts(finish_reason="length", usage=Usage(3, 3))
     assert count(text(), text(), text(), finish).tokens == [1, 1, 1]
-    last = ChunkFacts(
-        has_choice=True, is_token=True, is_content_event=True, finish_reason="length", usage=Usage(3, 5)
-    )
+    last = ChunkFacts(is_token=True, is_content_event=True, finish_reason="length", usage=Usage(3, 5))
     assert count(text(), text(), last).tokens == [None, None, None]
 
 
@@ -120,7 +117,6 @@ FACTS = st.builds(
     num_tokens=st.none() | st.integers(1, 5),
     is_token=st.booleans(),
     is_content_event=st.booleans(),
-    has_choice=st.booleans(),
     finish_reason=st.sampled_from([None, "stop", "length"]),
     usage=st.none() | st.builds(Usage, st.none(), st.none() | st.integers(0, 9)),
 )
