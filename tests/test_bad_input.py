@@ -160,7 +160,10 @@ def test_a_folder_that_is_no_run_is_told(capsys: pytest.CaptureFixture[str], tmp
         ("rat = 20", ["rat"]),
         ("rate = ", ["TOML"]),
         ("[run]\nrate = 7", ["run", "table"]),
-        ("duration = 30", ["--duration", "unit"]),
+        ("duration = 30", ["duration = 30", "unit"]),
+        ("rate = true", ["bench.toml", "rate", "value"]),
+        ('quiet = "banana"', ["bench.toml", "quiet", "banana", "true or false"]),
+        ("rate = [1, 2]", ["rate", "list"]),
         ("sessions = {turns = 4}", ["sessions", "table"]),
     ],
 )
@@ -171,3 +174,18 @@ def test_a_bad_configuration_file_is_told(
     line = refusal(capsys, "run", *NOWHERE)
     for word in words:
         assert word in line, line
+
+
+def test_a_bad_environment_variable_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BENCH_RATE", "many")
+    assert "BENCH_RATE" in refusal(capsys, "run", *NOWHERE)
+    assert "BENCH_RATE" not in refusal(capsys, "run", "--rate", "many", *NOWHERE)
+
+
+def test_a_variable_of_several_values_holds_one_a_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BENCH_HEADER", "X-A: has blanks\nX-B")
+    assert "--header 'X-B'" in refusal(capsys, "run", "--rate", "20", *NOWHERE)

@@ -68,6 +68,7 @@ def _read_environment(command: Any) -> None:
             if parameter.param_type_name == "option" and parameter.name != "help":
                 parameter.envvar = f"BENCH_{parameter.name.upper()}"
                 parameter.show_envvar = False
+                parameter.envvar_list_splitter = "\n"  # of several values: a header holds blanks
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -78,8 +79,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _tell(str(exc))
         code = exc.exit_code
     except WrongUsage as exc:
-        where = getattr(exc, "ctx", None)
-        message = re.sub(r" \(env var: .*?\)", "", exc.format_message())  # type: ignore[attr-defined]
+        where, parameter = getattr(exc, "ctx", None), getattr(exc, "param", None)
+        source = where.get_parameter_source(parameter.name) if where and parameter else None
+        if source is not None and source.name == "ENVIRONMENT":
+            exc.param_hint = parameter.envvar  # type: ignore[attr-defined, union-attr]
+        message = exc.format_message()  # type: ignore[attr-defined]
         _tell(message + (f" (see {where.command_path} --help)" if where else ""))
         code = EXIT_USAGE
     except (typer.Abort, KeyboardInterrupt):

@@ -5,10 +5,13 @@ can also be set by environment (`BENCH_RATE`) and by `--config bench.toml` (`rat
 of precedence, and the origin of every value is kept for the manifest.
 """
 
+# ruff: noqa: RUF009 (`flag` makes a dataclass field)
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
+import json
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -21,14 +24,8 @@ import typer
 from loadgen.errors import UsageError
 from loadgen.units import parse_count, parse_duration, parse_warmup
 
-LOAD, LENGTHS, TARGET, ENGINE, TIMEOUTS, OUTPUT = (
-    "Load",
-    "Lengths",
-    "Target",
-    "Reference engine",
-    "Timeouts",
-    "Output",
-)
+LOAD, LENGTHS, TARGET, TIMEOUTS, OUTPUT = "Load", "Lengths", "Target", "Timeouts", "Output"
+ENGINE = "Reference engine"
 
 
 class Balance(StrEnum):
@@ -96,24 +93,32 @@ def _above_zero(text: str) -> float:
     return value
 
 
+Texts = list[str]
 TIME = _typed(parse_duration)
 COUNT = _typed(parse_count)
+METAVARS = {
+    parse_duration: "TIME",
+    _above_zero: "TIME",
+    parse_warmup: "TIME",
+    parse_count: "N",
+    _workers: "N",
+}
 
 
-def _flag(text: str, panel: str, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel=panel, **more)
+def flag(default: Any, panel: str, text: str, *names: str, parse: Any = None, **more: Any) -> Any:
+    """A field of the options as a flag. parse: reads its text; names: in place of the field's own."""
+    if parse is not None:
+        more = {"parser": _typed(parse), "metavar": METAVARS.get(parse), **more}
+    about = typer.Option(*names, help=text, rich_help_panel=panel, **more)
+    return dataclasses.field(default=default, metadata={"flag": about})
 
 
-def _duration(text: str, panel: str, default: str | bool = True) -> Any:
-    return _flag(text, panel, parser=TIME, metavar="TIME", show_default=default)
-
-
-def _timeout(text: str, default: str) -> Any:
-    return _flag(text, TIMEOUTS, parser=_typed(_above_zero), metavar="TIME", show_default=default)
+def _timeout(default_s: float, text: str, parse: Any = _above_zero) -> Any:
+    return flag(default_s, TIMEOUTS, text, parse=parse, show_default=f"{default_s:g}s")
 
 
 def _read_config(ctx: typer.Context, path: Path | None) -> Path | None:
-    """Make the keys of a TOML file the defaults of the flags of the same names."""
+    """Make the keys of a TOML file the defaults of the flags of the same names; every value is checked."""
     path = path or (Path("bench.toml") if Path("bench.toml").is_file() else None)
     if path is None:
         return None
@@ -123,266 +128,193 @@ def _read_config(ctx: typer.Context, path: Path | None) -> Path | None:
         raise UsageError(f"cannot read {path}: {exc.strerror}") from exc
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise UsageError(f"{path} is not TOML: {exc}") from exc
-    known = {parameter.name for parameter in ctx.command.params}
     values.pop("check", None)  # the gate's own table
-    if tables := sorted(name for name, value in values.items() if isinstance(value, dict)):
-        raise UsageError(
-            f"{path}: {tables[0]} is a table; keys stand at the top and are written as for flags"
-        )
-    defaults = {key.replace("-", "_"): value for key, value in values.items()}
-    if unknown := sorted(set(defaults) - known):
-        raise UsageError(f"{path}: unknown key {unknown[0]!r}; keys are the names of the flags, such as rate")
-    lists = {parameter.name for parameter in ctx.command.params if getattr(parameter, "multiple", False)}
-    # as text, so that `duration = 30` is refused like `--duration 30` and nothing is read by another rule
-    ctx.default_map = {
-        key: [str(item) for item in value]
-        if isinstance(value, list)
-        else value
-        if isinstance(value, bool)
-        else [str(value)]
-        if key in lists
-        else str(value)
-        for key, value in defaults.items()
-    }
+    parameters = {parameter.name: parameter for parameter in ctx.command.params}
+    ctx.default_map = {}
+    for key, value in values.items():
+        name = key.replace("-", "_")
+        if isinstance(value, dict):
+            raise UsageError(f"{path}: {key} is a table; keys stand at the top and are written as for flags")
+        if name not in parameters:
+            raise UsageError(f"{path}: unknown key {key!r}; keys are the names of the flags, such as rate")
+        try:
+            ctx.default_map[name] = _checked(ctx, parameters[name], value)
+        except (UsageError, typer.BadParameter) as exc:
+            raise UsageError(f"{path}: {key} = {json.dumps(value, default=str)}: {exc}") from exc
     return path
+
+
+def _checked(ctx: typer.Context, parameter: Any, value: Any) -> Any:
+    """A value of the file as text, to be read by the rule of its flag: `duration = 30` lacks a unit."""
+    if parameter.is_flag != isinstance(value, bool):
+        raise UsageError("write true or false" if parameter.is_flag else "this flag takes a value")
+    if parameter.is_flag:
+        return value
+    if isinstance(value, list) and not parameter.multiple:
+        raise UsageError("one value is due, not a list")
+    text = list(map(str, value if isinstance(value, list) else [value])) if parameter.multiple else str(value)
+    parameter.process_value(ctx, text)
+    return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """What one measured run is asked to do. Times are seconds once parsed."""
 
-    rate: Annotated[float | None, _flag("Requests per second, sent whatever the server does.", LOAD)] = None
-    workload: Annotated[
-        str | None, _flag("A workload file, or a preset: chat, code, rag, agent, ...", LOAD, metavar="NAME")
-    ] = None
-    changes: Annotated[
-        list[str],
-        _flag("Change one key of the workload; may be repeated.", LOAD, "--set", metavar="KEY=VALUE"),
-    ] = ()  # type: ignore[assignment]
-    arrival: Annotated[
-        str | None,
-        _flag(
-            "Arrival process: poisson, constant, gamma(cv=2), ...",
-            LOAD,
-            metavar="PROCESS",
-            show_default="poisson",
-        ),
-    ] = None
-    duration: Annotated[
-        float | None, _duration("How long requests are sent (30s where nothing else ends the plan).", LOAD)
-    ] = None
-    requests: Annotated[
-        int | None, _flag("Number of requests, in place of a duration.", LOAD, parser=COUNT, metavar="N")
-    ] = None
-    concurrency: Annotated[
-        int | None, _flag("Closed loop: this many requests at a time (no --rate).", LOAD, min=1)
-    ] = None
-    max_in_flight: Annotated[
-        int | None,
-        _flag("Cap on requests in flight; named in the summary, for it closes the loop.", LOAD, min=1),
-    ] = None
-    trace: Annotated[
-        Path | None, _flag("Replay recorded arrivals and lengths from this file.", LOAD, metavar="FILE")
-    ] = None
-    trace_window: Annotated[
-        Any, _flag("Part of the recording: START:END.", LOAD, parser=_typed(_window), metavar="WINDOW")
-    ] = None
-    trace_speed: Annotated[
-        float | None, _flag("Play the recording this many times faster.", LOAD, show_default="1")
-    ] = None
-    trace_columns: Annotated[
-        str | None,
-        _flag("Columns of a format not known: time=NAME,input=NAME,output=NAME.", LOAD, metavar="COLUMNS"),
-    ] = None
-    time_unit: Annotated[
-        str | None, _flag("Unit of the recording's times: datetime, s, ms, us, ns.", LOAD, metavar="UNIT")
-    ] = None
-    bad_rows: Annotated[
-        str | None, _flag("A bad row: error, drop.", LOAD, metavar="POLICY", show_default="error")
-    ] = None
-    zero_output: Annotated[
-        str | None,
-        _flag("A row without output: drop, as-one, error.", LOAD, metavar="POLICY", show_default="drop"),
-    ] = None
-    dequantize: Annotated[
-        bool, _flag("Spread the recording's times over its tick.", LOAD, "--dequantize")
-    ] = False
-    exact_count: Annotated[bool, _flag("Exactly rate times duration requests.", LOAD, "--exact-count")] = (
-        False
+    rate: float | None = flag(None, LOAD, "Requests per second, sent whatever the server does.")
+    workload: str | None = flag(
+        None, LOAD, "A workload file, or a preset: chat, code, rag, agent, ...", metavar="NAME"
     )
-    sessions: Annotated[
-        str | None, _flag("Multi-turn: closed(turns=4,think=8s), open(turns=4,gap=30s).", LOAD)
-    ] = None
-    seed: Annotated[int, _flag("Seed of arrivals, lengths and prompts.", LOAD)] = 0
-    repeat: Annotated[
-        int | None, _flag("Runs, each with a seed of its own; intervals are over runs.", LOAD, min=1)
-    ] = None
-    warmup: Annotated[
-        Any,
-        _flag(
-            "Left out of the metrics at the start: auto, 10s or 0.",
-            LOAD,
-            parser=_typed(parse_warmup),
-            metavar="TIME",
-        ),
-    ] = "auto"
-    slo: Annotated[
-        list[str], _flag("METRIC[.STAT]=VALUE, such as ttft=500ms or itl.p99=50ms; may be repeated.", LOAD)
-    ] = ()  # type: ignore[assignment]
-    max_send_lag: Annotated[
-        float | None,
-        _duration("Send lag p99 above which the run is invalid (default: 1ms or 5 % of TTFT).", LOAD),
-    ] = None
-
-    dist: Annotated[
-        str | None,
-        _flag(
-            "Family of the token lengths: fixed, uniform, lognormal, ...",
-            LENGTHS,
-            metavar="NAME",
-            show_default="lognormal",
-        ),
-    ] = None
-    input_tokens: Annotated[
-        str | None,
-        _flag("Prompt length: a mean, or lognormal(median=32,p99=128).", LENGTHS, metavar="LENGTH"),
-    ] = None
-    output_tokens: Annotated[
-        str | None,
-        _flag("Answer length: a mean, or lognormal(median=32,p99=128).", LENGTHS, metavar="LENGTH"),
-    ] = None
-    length_scale: Annotated[
-        float | None, _flag("Multiply all lengths by this.", LENGTHS, show_default="1")
-    ] = None
-    lengths_from: Annotated[
-        Path | None, _flag("Draw the lengths from the rows of this recording.", LENGTHS, metavar="FILE")
-    ] = None
-    prompts: Annotated[
-        str | None,
-        _flag(
-            "What prompts are made of: words, token-ids, or a FILE of texts sent as they are.",
-            LENGTHS,
-            metavar="KIND",
-            show_default="words",
-        ),
-    ] = None
-    tokenizer: Annotated[
-        Path | None,
-        _flag("Local tokenizer.json that counts prompts where the server does not.", LENGTHS, metavar="FILE"),
-    ] = None
-    prefixes: Annotated[
-        str | None, _flag("Shared prefixes: pool(size=50,tokens=512,zipf=1.1,common=128).", LENGTHS)
-    ] = None
-    over_context: Annotated[
-        str | None,
-        _flag(
-            "Over context_tokens: error, clip, drop, resample.",
-            LENGTHS,
-            metavar="POLICY",
-            show_default="error",
-        ),
-    ] = None
-
-    target: Annotated[
-        list[str],
-        _flag(
-            "Measure this server; may be repeated. Without it the reference engine is started.",
-            TARGET,
-            metavar="URL",
-        ),
-    ] = ()  # type: ignore[assignment]
-    balance: Annotated[Balance, _flag("How several targets share the load.", TARGET)] = Balance.ROUND_ROBIN
-    cmd: Annotated[
-        str | None,
-        _flag("Start this server, measure it, stop it.", TARGET, metavar="COMMAND"),
-    ] = None
-    ready_url: Annotated[
-        str | None, _flag("Answers once the server of --cmd is ready.", TARGET, metavar="URL")
-    ] = None
-    api: Annotated[
-        str,
-        _flag(
-            "Protocol: auto, completions, chat, sglang, tgi, llamacpp, ollama or FILE.toml.",
-            TARGET,
-            parser=_typed(_api),
-            metavar="NAME",
-        ),
-    ] = "auto"
-    field: Annotated[
-        list[str],
-        _flag("Further field of each request; may be repeated.", TARGET, metavar="NAME=JSON"),
-    ] = ()  # type: ignore[assignment]
-    scrape_interval: Annotated[
-        float, _duration("How often the target's metrics are read; 0 for never.", TARGET, "1s")
-    ] = 1.0
-    metrics_url: Annotated[
-        str | None, _flag("Where they are (default: /metrics of the target).", TARGET, metavar="URL")
-    ] = None
-    model: Annotated[str | None, _flag("Model name (default: the first that the server lists).", TARGET)] = (
-        None
+    changes: Texts = flag(
+        (), LOAD, "Change one key of the workload; may be repeated.", "--set", metavar="KEY=VALUE"
     )
-    transport: Annotated[TransportName, _flag("HTTP client.", TARGET)] = TransportName.RAW
-    workers: Annotated[
-        Any, _flag("Load processes: auto or a number.", TARGET, parser=_typed(_workers), metavar="N")
-    ] = "auto"
-    pin: Annotated[
-        bool, _flag("Keep load processes and engine on cores of their own.", TARGET, "--pin/--no-pin")
-    ] = True
-    fresh_connections: Annotated[
-        bool, _flag("One connection per request.", TARGET, "--fresh-connections")
-    ] = False
-    header: Annotated[list[str], _flag("Extra request header 'Name: value'; may be repeated.", TARGET)] = ()  # type: ignore[assignment]
-    insecure: Annotated[bool, _flag("Do not verify the TLS certificate.", TARGET, "--insecure")] = False
-
-    policy: Annotated[str, _flag("Scheduler policy.", ENGINE)] = "vllm-v1"
-    shape: Annotated[str, _flag("Shape of the random model: nano, tiny, small, ...", ENGINE)] = "tiny"
-    kv_tokens: Annotated[int | None, _flag("KV cache, in tokens.", ENGINE, parser=COUNT, metavar="N")] = None
-    max_batch: Annotated[int | None, _flag("Most requests in one step.", ENGINE)] = None
-    chunk_tokens: Annotated[int | None, _flag("Most tokens in one step.", ENGINE)] = None
-    knob: Annotated[
-        list[str], _flag("Knob of the policy or of the engine: NAME=VALUE; may be repeated.", ENGINE)
-    ] = ()  # type: ignore[assignment]
-    simulate: Annotated[
-        bool, _flag("Virtual time: a cost model in place of the model.", ENGINE, "--simulate")
-    ] = False
-    cost: Annotated[
-        str,
-        _flag(
-            "What a simulated step takes: affine(base=8ms,per_seq=0.25ms), roofline(...), a profile.",
-            ENGINE,
-            metavar="MODEL",
-        ),
-    ] = "cpu-tiny"
-
-    ready_timeout: Annotated[float, _timeout("For the server of --cmd to become ready.", "600s")] = 600.0
-    probe_timeout: Annotated[
-        float, _timeout("For each of three tries at a question before the run.", "2s")
-    ] = 2.0
-    connect_timeout: Annotated[float, _timeout("To connect.", "10s")] = 10.0
-    first_token_timeout: Annotated[float, _timeout("From sending to the first token.", "60s")] = 60.0
-    stall_timeout: Annotated[float, _timeout("Between two tokens.", "30s")] = 30.0
-    timeout: Annotated[float, _timeout("For a whole request.", "600s")] = 600.0
-    drain_timeout: Annotated[
-        float, _duration("For what is in flight after the last request was sent.", TIMEOUTS, "60s")
-    ] = 60.0
-
-    out: Annotated[Path, _flag("Folder under which run folders are made.", OUTPUT, metavar="DIR")] = Path(
-        "runs"
+    arrival: str | None = flag(
+        None, LOAD, "Arrival process: poisson (default), constant, gamma(cv=2), ...", metavar="PROCESS"
     )
-    name: Annotated[str, _flag("Name of the run, part of its folder's name.", OUTPUT)] = "run"
-    json: Annotated[bool, _flag("Print the summary as one JSON document.", OUTPUT, "--json")] = False
-    config: Annotated[
-        Path | None,
-        _flag(
-            "Read flags from this file (default: ./bench.toml where there is one).",
-            OUTPUT,
-            metavar="FILE",
-            callback=_read_config,
-            is_eager=True,
-        ),
-    ] = None
-    quiet: Annotated[bool, _flag("No progress.", OUTPUT, "--quiet")] = False
-    wide: Annotated[bool, _flag("More columns than fit in 80.", OUTPUT, "--wide")] = False
+    duration: float | None = flag(
+        None, LOAD, "How long requests are sent (30s where nothing else ends the plan).", parse=parse_duration
+    )
+    requests: int | None = flag(None, LOAD, "Number of requests, in place of a duration.", parse=parse_count)
+    concurrency: int | None = flag(
+        None, LOAD, "Closed loop: this many requests at a time (no --rate).", min=1
+    )
+    max_in_flight: int | None = flag(
+        None, LOAD, "Cap on requests in flight; named in the summary, for it closes the loop.", min=1
+    )
+    trace: Path | None = flag(
+        None, LOAD, "Replay recorded arrivals and lengths from this file.", metavar="FILE"
+    )
+    trace_window: Any = flag(None, LOAD, "Part of the recording: START:END.", parse=_window, metavar="WINDOW")
+    trace_speed: float | None = flag(None, LOAD, "Play the recording this many times faster (default: 1).")
+    trace_columns: str | None = flag(
+        None, LOAD, "Columns of a format not known: time=NAME,input=NAME,output=NAME.", metavar="COLUMNS"
+    )
+    time_unit: str | None = flag(
+        None, LOAD, "Unit of the recording's times: datetime, s, ms, us, ns.", metavar="UNIT"
+    )
+    bad_rows: str | None = flag(None, LOAD, "A bad row: error (default), drop.", metavar="POLICY")
+    zero_output: str | None = flag(
+        None, LOAD, "A row without output: drop (default), as-one, error.", metavar="POLICY"
+    )
+    dequantize: bool = flag(False, LOAD, "Spread the recording's times over its tick.", "--dequantize")
+    exact_count: bool = flag(False, LOAD, "Exactly rate times duration requests.", "--exact-count")
+    sessions: str | None = flag(None, LOAD, "Multi-turn: closed(turns=4,think=8s), open(turns=4,gap=30s).")
+    seed: int = flag(0, LOAD, "Seed of arrivals, lengths and prompts.")
+    repeat: int | None = flag(
+        None, LOAD, "Runs, each with a seed of its own; intervals are over runs.", min=1
+    )
+    warmup: Any = flag(
+        "auto", LOAD, "Left out of the metrics at the start: auto, 10s or 0.", parse=parse_warmup
+    )
+    slo: Texts = flag((), LOAD, "METRIC[.STAT]=VALUE, such as ttft=500ms or itl.p99=50ms; may be repeated.")
+    max_send_lag: float | None = flag(
+        None,
+        LOAD,
+        "Send lag p99 above which the run is invalid (default: 1ms or 5 % of TTFT).",
+        parse=parse_duration,
+    )
+
+    dist: str | None = flag(
+        None, LENGTHS, "Family of the token lengths: fixed, uniform, lognormal (default), ...", metavar="NAME"
+    )
+    input_tokens: str | None = flag(
+        None, LENGTHS, "Prompt length: a mean, or lognormal(median=32,p99=128).", metavar="LENGTH"
+    )
+    output_tokens: str | None = flag(
+        None, LENGTHS, "Answer length: a mean, or lognormal(median=32,p99=128).", metavar="LENGTH"
+    )
+    length_scale: float | None = flag(None, LENGTHS, "Multiply all lengths by this (default: 1).")
+    lengths_from: Path | None = flag(
+        None, LENGTHS, "Draw the lengths from the rows of this recording.", metavar="FILE"
+    )
+    prompts: str | None = flag(
+        None,
+        LENGTHS,
+        "Prompts are words (default), token-ids, or a FILE of texts sent as they are.",
+        metavar="KIND",
+    )
+    tokenizer: Path | None = flag(
+        None, LENGTHS, "Local tokenizer.json that counts prompts where the server does not.", metavar="FILE"
+    )
+    prefixes: str | None = flag(
+        None, LENGTHS, "Shared prefixes: pool(size=50,tokens=512,zipf=1.1,common=128)."
+    )
+    over_context: str | None = flag(
+        None, LENGTHS, "Over context_tokens: error (default), clip, drop, resample.", metavar="POLICY"
+    )
+
+    target: Texts = flag(
+        (),
+        TARGET,
+        "Measure this server; may be repeated. Without it the reference engine is started.",
+        metavar="URL",
+    )
+    balance: Balance = flag(Balance.ROUND_ROBIN, TARGET, "How several targets share the load.")
+    cmd: str | None = flag(None, TARGET, "Start this server, measure it, stop it.", metavar="COMMAND")
+    ready_url: str | None = flag(None, TARGET, "Answers once the server of --cmd is ready.", metavar="URL")
+    api: str = flag(
+        "auto",
+        TARGET,
+        "Protocol: auto, completions, chat, sglang, tgi, llamacpp, ollama or FILE.toml.",
+        parse=_api,
+        metavar="NAME",
+    )
+    field: Texts = flag((), TARGET, "Further field of each request; may be repeated.", metavar="NAME=JSON")
+    scrape_interval: float = flag(
+        1.0,
+        TARGET,
+        "How often the target's metrics are read; 0 for never.",
+        parse=parse_duration,
+        show_default="1s",
+    )
+    metrics_url: str | None = flag(
+        None, TARGET, "Where they are (default: /metrics of the target).", metavar="URL"
+    )
+    model: str | None = flag(None, TARGET, "Model name (default: the first that the server lists).")
+    transport: TransportName = flag(TransportName.RAW, TARGET, "HTTP client.")
+    workers: Any = flag("auto", TARGET, "Load processes: auto or a number.", parse=_workers)
+    pin: bool = flag(True, TARGET, "Keep load processes and engine on cores of their own.", "--pin/--no-pin")
+    fresh_connections: bool = flag(False, TARGET, "One connection per request.", "--fresh-connections")
+    header: Texts = flag((), TARGET, "Extra request header 'Name: value'; may be repeated.")
+    insecure: bool = flag(False, TARGET, "Do not verify the TLS certificate.", "--insecure")
+
+    policy: str = flag("vllm-v1", ENGINE, "Scheduler policy.")
+    shape: str = flag("tiny", ENGINE, "Shape of the random model: nano, tiny, small, ...")
+    kv_tokens: int | None = flag(None, ENGINE, "KV cache, in tokens.", parse=parse_count)
+    max_batch: int | None = flag(None, ENGINE, "Most requests in one step.")
+    chunk_tokens: int | None = flag(None, ENGINE, "Most tokens in one step.")
+    knob: Texts = flag((), ENGINE, "Knob of the policy or of the engine: NAME=VALUE; may be repeated.")
+    simulate: bool = flag(False, ENGINE, "Virtual time: a cost model in place of the model.", "--simulate")
+    cost: str = flag(
+        "cpu-tiny",
+        ENGINE,
+        "What a simulated step takes: affine(base=8ms,per_seq=0.25ms), roofline(...), a profile.",
+        metavar="MODEL",
+    )
+
+    ready_timeout: float = _timeout(600.0, "For the server of --cmd to become ready.")
+    probe_timeout: float = _timeout(2.0, "For each of three tries at a question before the run.")
+    connect_timeout: float = _timeout(10.0, "To connect.")
+    first_token_timeout: float = _timeout(60.0, "From sending to the first token.")
+    stall_timeout: float = _timeout(30.0, "Between two tokens.")
+    timeout: float = _timeout(600.0, "For a whole request.")
+    drain_timeout: float = _timeout(
+        60.0, "For what is in flight after the last request was sent.", parse_duration
+    )
+
+    out: Path = flag(Path("runs"), OUTPUT, "Folder under which run folders are made.", metavar="DIR")
+    name: str = flag("run", OUTPUT, "Name of the run, part of its folder's name.")
+    json: bool = flag(False, OUTPUT, "Print the summary as one JSON document.", "--json")
+    config: Path | None = flag(
+        None,
+        OUTPUT,
+        "Read flags from this file (default: ./bench.toml where there is one).",
+        metavar="FILE",
+        callback=_read_config,
+        is_eager=True,
+    )
+    quiet: bool = flag(False, OUTPUT, "No progress.", "--quiet")
+    wide: bool = flag(False, OUTPUT, "More columns than fit in 80.", "--wide")
 
 
 Options = TypeVar("Options", bound=RunOptions)
@@ -395,9 +327,12 @@ def takes_options(command: Callable[[typer.Context, Options], None]) -> Callable
     parameters = [inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)]
     for option in fields(kind):
         default = list(option.default) if option.default == () else option.default
+        annotation = hints[option.name]
+        if "flag" in option.metadata:
+            annotation = Annotated[annotation, option.metadata["flag"]]
         parameters.append(
             inspect.Parameter(
-                option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[option.name]
+                option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
             )
         )
 
