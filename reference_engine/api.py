@@ -7,12 +7,12 @@ ignored. Fields that no server agrees on are let through unread.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 
-from reference_engine import tokenizer
-from reference_engine.config import EngineConfig
+from reference_engine.tokenizer import PromptError, Tokenizer
 
 Body = TypeVar("Body", bound="CommonBody")
 
@@ -91,6 +91,16 @@ class TokenizeBody(CommonBody, frozen=True, kw_only=True):
     add_special_tokens: bool = True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """What a request is checked against. num_ids: token ids from 0 up that a prompt may hold."""
+
+    name: str
+    tokenizer: Tokenizer
+    num_ids: int
+    max_model_len: int
+
+
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """A request that passed every check, as token ids."""
 
@@ -103,32 +113,33 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     body: CommonBody
 
 
-def parse_completion(data: bytes, config: EngineConfig, model_name: str) -> Submission:
+def parse_completion(data: bytes, model: ServedModel) -> Submission:
     """Parse a /v1/completions body; raises ApiError."""
-    body = _decode(data, CompletionBody, model_name)
-    prompt = _prompt_ids(body.prompt, config)
+    body = _decode(data, CompletionBody, model.name)
+    prompt = _prompt_ids(body.prompt, model)
     max_tokens = DEFAULT_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
-    return _check(body, prompt, max_tokens, config, is_chat=False)
+    return _check(body, prompt, max_tokens, model, is_chat=False)
 
 
-def parse_chat(data: bytes, config: EngineConfig, model_name: str) -> Submission:
+def parse_chat(data: bytes, model: ServedModel) -> Submission:
     """Parse a /v1/chat/completions body; raises ApiError."""
-    body = _decode(data, ChatBody, model_name)
+    body = _decode(data, ChatBody, model.name)
     if not body.messages:
         raise ApiError(400, "messages must hold at least one message")
     turns = [(message.role, _content_text(message)) for message in body.messages]
-    prompt = [tokenizer.BOS_ID] * config.is_bos_enabled + tokenizer.encode_chat(turns)
+    try:
+        prompt = model.tokenizer.encode_chat(turns)
+    except PromptError as error:
+        raise ApiError(400, str(error)) from error
     asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    max_tokens = max(1, config.max_model_len - len(prompt)) if asked is None else asked
-    return _check(body, prompt, max_tokens, config, is_chat=True)
+    max_tokens = max(1, model.max_model_len - len(prompt)) if asked is None else asked
+    return _check(body, prompt, max_tokens, model, is_chat=True)
 
 
-def parse_tokenize(data: bytes, config: EngineConfig, model_name: str) -> list[int]:
+def parse_tokenize(data: bytes, model: ServedModel) -> list[int]:
     """Return the token ids of a /tokenize body; raises ApiError."""
-    body = _decode(data, TokenizeBody, model_name)
-    return [tokenizer.BOS_ID] * (config.is_bos_enabled and body.add_special_tokens) + tokenizer.encode(
-        body.prompt
-    )
+    body = _decode(data, TokenizeBody, model.name)
+    return model.tokenizer.encode(body.prompt, is_whole=body.add_special_tokens)
 
 
 def _decode(data: bytes, kind: type[Body], model_name: str) -> Body:
@@ -153,7 +164,7 @@ def _content_text(message: ChatMessage) -> str:
     return "".join(part.text for part in message.content)
 
 
-def _prompt_ids(prompt: str | list[int | str | list[int]], config: EngineConfig) -> list[int]:
+def _prompt_ids(prompt: str | list[int | str | list[int]], model: ServedModel) -> list[int]:
     """Take one prompt as text, a list of one text, token ids, or a list of one list of token ids."""
     single: Any = prompt
     if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
@@ -163,17 +174,17 @@ def _prompt_ids(prompt: str | list[int | str | list[int]], config: EngineConfig)
             )
         single = prompt[0]
     if isinstance(single, str):
-        return [tokenizer.BOS_ID] * config.is_bos_enabled + tokenizer.encode(single)
+        return model.tokenizer.encode(single)
     for token_id in single:
         if not isinstance(token_id, int):
             raise ApiError(400, "a prompt of token ids must hold integers only")
-        if not 0 <= token_id < tokenizer.NUM_IDS:
-            raise ApiError(400, f"token id {token_id} is outside of the vocabulary of {tokenizer.NUM_IDS}")
+        if not 0 <= token_id < model.num_ids:
+            raise ApiError(400, f"token id {token_id} is outside of the vocabulary of {model.num_ids}")
     return list(single)
 
 
 def _check(
-    body: CommonBody, prompt: list[int], max_tokens: int, config: EngineConfig, *, is_chat: bool
+    body: CommonBody, prompt: list[int], max_tokens: int, model: ServedModel, *, is_chat: bool
 ) -> Submission:
     for name in ("echo", "suffix", "logprobs"):
         if getattr(body, name):
@@ -188,9 +199,9 @@ def _check(
         raise ApiError(400, f"max_tokens must be at least 1, not {max_tokens}")
     if not 0 <= body.min_tokens <= max_tokens:
         raise ApiError(400, f"min_tokens must be between 0 and max_tokens, not {body.min_tokens}")
-    if len(prompt) + max_tokens > config.max_model_len:
+    if len(prompt) + max_tokens > model.max_model_len:
         message = (
-            f"this model's context is {config.max_model_len} tokens; the prompt has {len(prompt)} and"
+            f"this model's context is {model.max_model_len} tokens; the prompt has {len(prompt)} and"
             f" {max_tokens} were asked for"
         )
         raise ApiError(400, message, code="context_length_exceeded")

@@ -69,6 +69,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     """Engine -> HTTP: the model is loaded and warm."""
 
     num_params: int
+    dtype: str
 
 
 class Tokens(msgspec.Struct, frozen=True, tag=True):

@@ -6,11 +6,16 @@ Values only; nothing here allocates. The limits are counted in tokens wherever a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
+
+from reference_engine.rope import Rope
+
+NEAR, FAR = Rope(), Rope(rope_theta=500_000.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """Dimensions of a Llama-family decoder; `num_params` counts the embedding and an untied head.
+    """Dimensions of a Llama-family decoder.
 
     window_tokens: what queries of the `windowed_layers` see, their own token included; 0 where all see all.
     """
@@ -21,15 +26,10 @@ class ModelShape:
     kv_heads: int
     head_dim: int
     intermediate: int
-    rope_theta: float = 10_000.0
+    rope: Rope = NEAR
     norm_eps: float = 1e-5
     window_tokens: int = 0
     windowed_layers: frozenset[int] = frozenset()
-
-    def num_params(self, num_input_ids: int, num_output_ids: int) -> int:
-        attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
-        per_layer = attention + 3 * self.hidden * self.intermediate
-        return self.layers * per_layer + self.hidden * (num_input_ids + num_output_ids)
 
 
 SHAPES: dict[str, ModelShape] = {
@@ -37,13 +37,13 @@ SHAPES: dict[str, ModelShape] = {
     "tiny": ModelShape(hidden=128, layers=4, heads=4, kv_heads=1, head_dim=32, intermediate=344),
     "small": ModelShape(hidden=256, layers=4, heads=8, kv_heads=1, head_dim=32, intermediate=688),
     "base": ModelShape(hidden=512, layers=8, heads=8, kv_heads=2, head_dim=64, intermediate=1376),
-    "1b": ModelShape(
-        hidden=2048, layers=16, heads=32, kv_heads=8, head_dim=64, intermediate=8192, rope_theta=500_000.0
-    ),
+    "1b": ModelShape(hidden=2048, layers=16, heads=32, kv_heads=8, head_dim=64, intermediate=8192, rope=FAR),
     "8b": ModelShape(
-        hidden=4096, layers=32, heads=32, kv_heads=8, head_dim=128, intermediate=14336, rope_theta=500_000.0
+        hidden=4096, layers=32, heads=32, kv_heads=8, head_dim=128, intermediate=14336, rope=FAR
     ),
 }
+
+Dtype = Literal["auto", "float32", "bfloat16"]
 
 
 class ConfigError(ValueError):
@@ -70,6 +70,7 @@ class DoorConfig:
 class EngineConfig:
     """Everything that decides what the engine computes and when.
 
+    model: a shape's name, or a Hugging Face folder. dtype: of weights, activations and the KV cache.
     kv_tokens: tokens that the KV pool holds, rounded down to whole blocks.
     max_batch: requests that may be resident at once. chunk_tokens: the token budget of one step.
     swap_tokens: tokens that fit into host memory when a policy evicts by swapping. knobs: of the policy.
@@ -89,23 +90,17 @@ class EngineConfig:
     knobs: dict[str, int | float | bool | str] = field(default_factory=dict)
     door: DoorConfig = field(default_factory=DoorConfig)
     is_prefix_shared: bool = False
-    is_bos_enabled: bool = True
     is_eos_enabled: bool = False
+    dtype: Dtype = "auto"
     threads: int = 1
     check_invariants: bool = False
 
     def __post_init__(self) -> None:
-        if self.model not in SHAPES:
-            raise ConfigError(f"unknown model shape {self.model!r}; known shapes: {', '.join(SHAPES)}")
         for name in ("block_tokens", "max_batch", "chunk_tokens", "max_model_len", "threads"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.kv_tokens < self.block_tokens:
             raise ConfigError(f"kv_tokens {self.kv_tokens} holds no block of {self.block_tokens} tokens")
-
-    @property
-    def shape(self) -> ModelShape:
-        return SHAPES[self.model]
 
     @property
     def num_blocks(self) -> int:

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import msgspec
 
-from reference_engine import tokenizer
 from reference_engine.channel import (
     Cached,
     Cancel,
@@ -39,6 +38,7 @@ from reference_engine.cost import Weights
 from reference_engine.door import TurnedAwayError
 from reference_engine.engine import Engine
 from reference_engine.fit import fit_account, fit_profile
+from reference_engine.model_info import describe_model
 from reference_engine.policies import make_policy
 from reference_engine.scheduler import Scheduler, UnservableError
 from reference_engine.sequence import Sampling, Sequence
@@ -59,13 +59,19 @@ def keep_freed_memory() -> None:
 
 def build_engine(config: EngineConfig) -> Engine:
     """Make an engine on torch and real time, warmed up."""
+    return start_engine(config)[0]
+
+
+def start_engine(config: EngineConfig) -> tuple[Engine, Ready]:
+    """Make an engine on torch and real time, warmed up; and say what it computes with."""
     from reference_engine.executors.torch import TorchExecutor
 
     keep_freed_memory()
-    scheduler = Scheduler(config, make_policy(config))
+    scheduler = Scheduler(config, make_policy(config), describe_model(config.model).eos_ids)
     executor = TorchExecutor(config, scheduler.tables)
     executor.warm_up()
-    return Engine(config, scheduler, executor, time.monotonic_ns)
+    ready = Ready(executor.num_params, str(executor.dtype).removeprefix("torch."))
+    return Engine(config, scheduler, executor, time.monotonic_ns), ready
 
 
 def log_metadata(config: EngineConfig, weights: Weights | None = None) -> dict[str, str]:
@@ -180,11 +186,11 @@ def main() -> None:
         os.sched_setaffinity(0, {args.pin})
     config = msgspec.json.decode(args.config, type=EngineConfig)
     end = EngineEnd(socket.socket(fileno=args.fd))
-    engine = build_engine(config)
+    engine, ready = start_engine(config)
     # What start-up made lives for ever: keep the collector from walking it between two steps.
     gc.collect()
     gc.freeze()
-    end.send(Ready(config.shape.num_params(tokenizer.NUM_IDS, tokenizer.NUM_OUTPUT_IDS)))
+    end.send(ready)
     try:
         EngineLoop(engine, end).run()
     finally:

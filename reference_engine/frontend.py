@@ -15,7 +15,14 @@ from typing import cast
 import msgspec
 
 from reference_engine.answers import Answer, http_chunk
-from reference_engine.api import ApiError, Submission, parse_chat, parse_completion, parse_tokenize
+from reference_engine.api import (
+    ApiError,
+    ServedModel,
+    Submission,
+    parse_chat,
+    parse_completion,
+    parse_tokenize,
+)
 from reference_engine.channel import (
     Cached,
     Cancel,
@@ -34,7 +41,6 @@ from reference_engine.channel import (
     encode_frame,
     unpack_tokens,
 )
-from reference_engine.config import EngineConfig
 from reference_engine.connection import Connection, HttpRequest
 from reference_engine.metrics import CONTENT_TYPE, Histogram, render
 from reference_engine.sequence import FinishReason
@@ -81,9 +87,8 @@ class EngineLink(asyncio.Protocol):
 class Frontend:
     """The server's state: is the engine ready, and who waits for what."""
 
-    def __init__(self, config: EngineConfig, model_name: str) -> None:
-        self._config = config
-        self.model_name = model_name
+    def __init__(self, model: ServedModel) -> None:
+        self.model = model
         self._started_s = int(time.time())
         self._in_flight: dict[int, InFlight] = {}
         self._handle_of: dict[Connection, int] = {}
@@ -93,7 +98,7 @@ class Frontend:
         self._gaps = Histogram()
         self._is_draining = False
         self.link = EngineLink(self._on_message, self._on_engine_lost)
-        self.num_params = 0
+        self.facts = Ready(num_params=0, dtype="")
         self.ready = asyncio.Event()
         self.engine_gone = asyncio.Event()
         self.drained = asyncio.Event()
@@ -140,12 +145,10 @@ class Frontend:
             self.link.send(Cancel(handle, FinishReason.CANCELLED))
 
     def _complete(self, request: HttpRequest, connection: Connection) -> None:
-        self._submit(
-            parse_completion(bytes(request.body), self._config, self.model_name), request, connection
-        )
+        self._submit(parse_completion(bytes(request.body), self.model), request, connection)
 
     def _chat(self, request: HttpRequest, connection: Connection) -> None:
-        self._submit(parse_chat(bytes(request.body), self._config, self.model_name), request, connection)
+        self._submit(parse_chat(bytes(request.body), self.model), request, connection)
 
     def _submit(self, submission: Submission, request: HttpRequest, connection: Connection) -> None:
         arrived_ns = time.monotonic_ns()
@@ -154,7 +157,11 @@ class Frontend:
         self._next_handle += 1
         request_id = request.headers.get("x-request-id") or f"{self._started_s:x}-{handle}"
         answer = Answer(
-            request_id=request_id, submission=submission, model=self.model_name, created_s=int(time.time())
+            request_id=request_id,
+            submission=submission,
+            model=self.model.name,
+            created_s=int(time.time()),
+            text_of=self.model.tokenizer.detokenizer(),
         )
         self._in_flight[handle] = InFlight(answer, connection, arrived_ns)
         self._handle_of[connection] = handle
@@ -189,11 +196,11 @@ class Frontend:
 
     def _models(self, _request: HttpRequest, connection: Connection) -> None:
         model = {
-            "id": self.model_name,
+            "id": self.model.name,
             "object": "model",
             "created": self._started_s,
             "owned_by": "reference_engine",
-            "max_model_len": self._config.max_model_len,
+            "max_model_len": self.model.max_model_len,
         }
         connection.respond(200, msgspec.json.encode({"object": "list", "data": [model]}))
 
@@ -202,8 +209,8 @@ class Frontend:
         connection.respond(200, b'{"status":"ok"}')
 
     def _tokenize(self, request: HttpRequest, connection: Connection) -> None:
-        ids = parse_tokenize(bytes(request.body), self._config, self.model_name)
-        about = {"count": len(ids), "max_model_len": self._config.max_model_len, "tokens": ids}
+        ids = parse_tokenize(bytes(request.body), self.model)
+        about = {"count": len(ids), "max_model_len": self.model.max_model_len, "tokens": ids}
         connection.respond(200, msgspec.json.encode(about))
 
     def _ask_engine(self, request: HttpRequest, connection: Connection) -> None:
@@ -221,7 +228,7 @@ class Frontend:
                 now_ns = time.monotonic_ns()
                 for handle, token_id, reason in unpack_tokens(message):
                     if (in_flight := self._in_flight.get(handle)) is not None:
-                        times = self._gaps if in_flight.answer.token_ids else self._first_token_times
+                        times = self._gaps if in_flight.answer.num_tokens else self._first_token_times
                         times.observe((now_ns - in_flight.last_ns) / 1e9)
                         in_flight.last_ns = now_ns
                         self._on_token(handle, in_flight, token_id, reason)
@@ -239,8 +246,8 @@ class Frontend:
                 connection, _ = self._waiters.pop(ticket)
                 text = render(status, self._first_token_times, self._gaps)
                 connection.respond(200, text.encode(), CONTENT_TYPE)
-            case Ready(num_params):
-                self.num_params = num_params
+            case Ready():
+                self.facts = message
                 self.ready.set()
 
     def _on_token(self, handle: int, in_flight: InFlight, token_id: int, reason: FinishReason | None) -> None:
@@ -255,9 +262,7 @@ class Frontend:
                 connection.respond(200, answer.body(reason), headers=answer.headers)
             return
         head = b"" if answer.has_begun else connection.start_stream(answer.headers)
-        if not (event := answer.token_event(reason)):
-            return
-        data = head + http_chunk(event)
+        data = head + http_chunk(answer.token_event(reason))
         if reason is not None:
             self._drop(handle)
             connection.end_stream(data + http_chunk(answer.closing_events()))

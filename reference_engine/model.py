@@ -9,7 +9,7 @@ business.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 import torch
@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reference_engine.config import ModelShape
+from reference_engine.rope import Rope
 
 
 class Attention(Protocol):
@@ -31,20 +32,35 @@ class Attention(Protocol):
 class LayerWeights:
     """Matrices stored [in, out], so that a row of activations multiplies from the left.
 
-    qkv, gate_up (and the head of Weights) hold RMSNorm's weights and its sqrt(hidden), see `fold_norm`.
+    qkv and gate_up hold RMSNorm's weights and its sqrt(hidden), see `fold_norm`. qk_norm [heads + kv_heads,
+    head_dim]: the weights of an RMSNorm over each head of q and k, where the family has one.
     """
 
     qkv: Tensor
     attention_out: Tensor
     gate_up: Tensor
     down: Tensor
+    qkv_bias: Tensor | None = None
+    attention_out_bias: Tensor | None = None
+    qk_norm: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
+    """norm: of the last RMSNorm with its sqrt(hidden); apart from the head, which may be the embedding."""
+
     embedding: Tensor  # [input ids, hidden]
     layers: tuple[LayerWeights, ...]
+    norm: Tensor  # [hidden]
     head: Tensor  # [hidden, output ids]
+
+    @property
+    def num_params(self) -> int:
+        """Count the weights; an embedding that is the head too counts once."""
+        layers = (getattr(layer, f.name) for layer in self.layers for f in fields(layer))
+        is_tied = self.head.untyped_storage().data_ptr() == self.embedding.untyped_storage().data_ptr()
+        tensors = [self.embedding, self.norm, *layers] + ([] if is_tied else [self.head])
+        return sum(tensor.numel() for tensor in tensors if tensor is not None)
 
 
 def fold_norm(norm_weight: Tensor, matrix: Tensor) -> Tensor:
@@ -58,39 +74,23 @@ def unit_rows(x: Tensor, floor: Tensor) -> Tensor:
 
     x / sqrt(|x|^2 + hidden * eps) is RMSNorm without its weight, over sqrt(hidden): three cheap operators.
     """
-    return x / torch.hypot(torch.linalg.vector_norm(x, dim=1, keepdim=True), floor)
+    length = torch.hypot(torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float32), floor)
+    return (x / length).to(x.dtype)
 
 
-def random_weights(shape: ModelShape, num_input_ids: int, num_output_ids: int, seed: int) -> Weights:
-    """Draw weights so that activations keep unit scale: answers then depend on the whole prompt."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def matrix(rows: int, columns: int) -> Tensor:
-        return torch.randn(rows, columns, generator=generator).mul_(rows**-0.5)
-
-    hidden, query_dim = shape.hidden, shape.heads * shape.head_dim
-    ones = torch.ones(hidden)
-    kv_dim = shape.kv_heads * shape.head_dim
-    return Weights(
-        embedding=torch.randn(num_input_ids, hidden, generator=generator),
-        layers=tuple(
-            LayerWeights(
-                qkv=fold_norm(ones, matrix(hidden, query_dim + 2 * kv_dim)),
-                attention_out=matrix(query_dim, hidden),
-                gate_up=fold_norm(ones, matrix(hidden, 2 * shape.intermediate)),
-                down=matrix(shape.intermediate, hidden),
-            )
-            for _ in range(shape.layers)
-        ),
-        head=fold_norm(ones, matrix(hidden, num_output_ids)),
-    )
+def rope_table(rope: Rope, head_dim: int, num_positions: int) -> Tensor:
+    """Return the complex rotations [positions, 1, head_dim / 2]."""
+    frequencies = torch.from_numpy(rope.frequencies(head_dim))
+    angle = torch.outer(torch.arange(num_positions, dtype=torch.float64), frequencies)
+    return torch.polar(torch.full_like(angle, rope.scale), angle).to(torch.complex64).unsqueeze(1)
 
 
-def rope_table(head_dim: int, theta: float, num_positions: int) -> Tensor:
-    """Return the unit complex rotations [positions, 1, head_dim / 2]."""
-    frequency = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
-    angle = torch.outer(torch.arange(num_positions, dtype=torch.float64), frequency)
-    return torch.polar(torch.ones_like(angle), angle).to(torch.complex64).unsqueeze(1)
+def rotate(heads: Tensor, rotation: Tensor) -> None:
+    """Turn neighbouring pairs in place; heads [tokens, heads, head_dim], computed in float32."""
+    exact = heads.float()
+    torch.view_as_complex(exact.view(*exact.shape[:2], -1, 2)).mul_(rotation)
+    if exact is not heads:
+        heads.copy_(exact)
 
 
 class Decoder:
@@ -99,8 +99,9 @@ class Decoder:
     def __init__(self, shape: ModelShape, weights: Weights, max_positions: int) -> None:
         self.shape = shape
         self.weights = weights
-        self._norm_floor = torch.tensor((shape.hidden * shape.norm_eps) ** 0.5)
-        self._rope = rope_table(shape.head_dim, shape.rope_theta, max_positions)
+        device = weights.embedding.device
+        self._norm_floor = torch.tensor((shape.hidden * shape.norm_eps) ** 0.5, device=device)
+        self._rope = rope_table(shape.rope, shape.head_dim, max_positions).to(device)
 
     def forward(
         self, token_ids: Tensor, positions: Tensor, emit_rows: Tensor, attention: Attention
@@ -117,12 +118,18 @@ class Decoder:
         x = F.embedding(token_ids, self.weights.embedding)
         for i, layer in enumerate(self.weights.layers):
             qkv = torch.mm(unit_rows(x, floor), layer.qkv)
-            pairs = qkv[:, :rotated_dim].view(-1, num_rotated, shape.head_dim // 2, 2)
-            torch.view_as_complex(pairs).mul_(rotation)
+            if layer.qkv_bias is not None:
+                qkv.add_(layer.qkv_bias)
+            heads = qkv[:, :rotated_dim].view(-1, num_rotated, shape.head_dim)
+            if layer.qk_norm is not None:
+                heads.copy_(F.rms_norm(heads, (shape.head_dim,), eps=shape.norm_eps).mul_(layer.qk_norm))
+            rotate(heads, rotation)
             mixed = attention.attend(i, qkv[:, :query_dim], qkv[:, query_dim:])
             x.addmm_(mixed, layer.attention_out)
+            if layer.attention_out_bias is not None:
+                x.add_(layer.attention_out_bias)
             gate_up = torch.mm(unit_rows(x, floor), layer.gate_up)
             gate, up = gate_up.chunk(2, 1)
             x.addmm_(F.silu(gate).mul_(up), layer.down)
         last = x.index_select(0, emit_rows)
-        return torch.mm(unit_rows(last, floor), self.weights.head)
+        return torch.mm(unit_rows(last, floor).mul_(self.weights.norm), self.weights.head)

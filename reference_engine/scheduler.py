@@ -11,7 +11,6 @@ from reference_engine.kv_cache import BlockPool, BlockTables
 from reference_engine.policies.base import Phase, Policy, Requeue, State
 from reference_engine.sequence import FinishReason, Sequence, Span, SpanKind, Status
 from reference_engine.step import Constraint, Emission, Scheduled, StepPlan
-from reference_engine.tokenizer import EOS_ID
 
 STAND_IN = 1  # a token where nobody computes which
 
@@ -23,8 +22,9 @@ class UnservableError(ValueError):
 class Scheduler:
     """Four verbs: add, schedule, postprocess, cancel."""
 
-    def __init__(self, config: EngineConfig, policy: Policy) -> None:
+    def __init__(self, config: EngineConfig, policy: Policy, eos_ids: frozenset[int] = frozenset()) -> None:
         self.config = config
+        self.eos_ids = eos_ids
         self.policy = policy
         self.tables = BlockTables(
             BlockPool(config.num_blocks),
@@ -295,7 +295,7 @@ class Scheduler:
                 continue
             tokens.append(token_id)
             reason = None
-            if token_id == EOS_ID or len(tokens) - sequence.num_prompt >= sequence.max_tokens:
+            if token_id in self.eos_ids or len(tokens) - sequence.num_prompt >= sequence.max_tokens:
                 reason = self._finish_reason(sequence, token_id)
             emissions.append(Emission(sequence, token_id, reason))
             if reason is not None:
@@ -312,6 +312,6 @@ class Scheduler:
         return emissions
 
     def _finish_reason(self, sequence: Sequence, token_id: int) -> FinishReason | None:
-        if token_id == EOS_ID:
+        if token_id in self.eos_ids:
             return FinishReason.STOP
         return FinishReason.LENGTH if sequence.num_emitted >= sequence.max_tokens else None

@@ -19,14 +19,17 @@ import sys
 from collections.abc import Sequence as Seq
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
-from reference_engine.config import SHAPES, ConfigError, DoorConfig, EngineConfig
+from reference_engine.api import ServedModel
+from reference_engine.config import SHAPES, ConfigError, DoorConfig, Dtype, EngineConfig
 from reference_engine.connection import Connection
 from reference_engine.frontend import Frontend
+from reference_engine.model_info import ModelInfo, describe_model
 from reference_engine.policies import POLICIES, all_knobs, make_policy
+from reference_engine.tokenizer import Tokenizer, WordTokenizer
 
 PR_SET_PDEATHSIG = 1
 
@@ -36,22 +39,31 @@ def parse_args(argv: Seq[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="reference_engine.server", description="OpenAI-compatible server")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free port")
-    parser.add_argument("--model", default=defaults.model, help=f"shape: {', '.join(SHAPES)}")
-    parser.add_argument("--served-model-name", help="name for clients; the shape's name by default")
+    parser.add_argument(
+        "--model", default=defaults.model, help=f"a Hugging Face folder, or a shape: {', '.join(SHAPES)}"
+    )
+    parser.add_argument("--served-model-name", help="name for clients; the folder's or shape's by default")
+    parser.add_argument("--dtype", default=defaults.dtype, choices=get_args(Dtype))
     parser.add_argument("--policy", default=defaults.policy, help=f"one of: {', '.join(POLICIES)}")
     parser.add_argument("--seed", type=int, default=defaults.seed, help="of the random weights")
     parser.add_argument("--kv-tokens", type=int, default=defaults.kv_tokens)
     parser.add_argument("--block-tokens", type=int, default=defaults.block_tokens)
     parser.add_argument("--max-batch", type=int, default=defaults.max_batch)
     parser.add_argument("--chunk-tokens", type=int, default=defaults.chunk_tokens, help="tokens a step")
-    parser.add_argument("--max-model-len", type=int, default=defaults.max_model_len)
+    parser.add_argument(
+        "--max-model-len",
+        type=int,
+        help=f"{defaults.max_model_len}, or what the model can where that is less",
+    )
     parser.add_argument("--swap-tokens", type=int, default=defaults.swap_tokens, help="room for --swap")
     parser.add_argument(
         "--prefix-sharing", action=argparse.BooleanOptionalAction, default=defaults.is_prefix_shared
     )
     parser.add_argument("--threads", type=int, default=defaults.threads, help="of the engine")
-    parser.add_argument("--bos", action=argparse.BooleanOptionalAction, default=defaults.is_bos_enabled)
-    parser.add_argument("--eos", action=argparse.BooleanOptionalAction, default=defaults.is_eos_enabled)
+    parser.add_argument("--bos", action=argparse.BooleanOptionalAction, default=True, help="before a prompt")
+    parser.add_argument(
+        "--eos", action=argparse.BooleanOptionalAction, help="may the model end answers; a folder's may"
+    )
     parser.add_argument("--check-invariants", action="store_true", help="assert them after every step")
     parser.add_argument("--pin-engine", type=int, metavar="CPU", help="run the engine on this processor only")
     parser.add_argument("--log-dir", type=Path, help="write the step and request logs here on exit")
@@ -99,7 +111,11 @@ def given_knobs(args: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def engine_config(args: argparse.Namespace) -> EngineConfig:
+def engine_config(args: argparse.Namespace, info: ModelInfo) -> EngineConfig:
+    can, usual = info.max_positions, EngineConfig().max_model_len
+    max_model_len = args.max_model_len or min(usual, can or usual)
+    if can is not None and max_model_len > can:
+        raise ConfigError(f"--max-model-len {max_model_len} is above the {can} positions of {info.name}")
     config = EngineConfig(
         model=args.model,
         policy=args.policy,
@@ -108,13 +124,13 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         kv_tokens=args.kv_tokens,
         max_batch=args.max_batch,
         chunk_tokens=args.chunk_tokens,
-        max_model_len=args.max_model_len,
+        max_model_len=max_model_len,
         swap_tokens=args.swap_tokens,
         knobs=given_knobs(args),
         is_prefix_shared=args.prefix_sharing,
         door=DoorConfig(**{f.name: getattr(args, f.name) for f in fields(DoorConfig)}),
-        is_bos_enabled=args.bos,
-        is_eos_enabled=args.eos,
+        is_eos_enabled=info.folder is not None if args.eos is None else args.eos,
+        dtype=args.dtype,
         threads=args.threads,
         check_invariants=args.check_invariants,
     )
@@ -151,14 +167,12 @@ def start_engine(
 
 def report_ready(args: argparse.Namespace, port: int, frontend: Frontend, engine_pid: int) -> None:
     """Say that the server is ready: in words on stderr, and as JSON where --ready-fd asks for it."""
-    name, millions = frontend.model_name, frontend.num_params / 1e6
-    url = f"http://{args.host}:{port}"
-    print(
-        f"serving {name} ({millions:.1f} M parameters, {args.policy}) on {url}", file=sys.stderr, flush=True
-    )
+    name, facts = frontend.model.name, frontend.facts
+    what = f"{facts.num_params / 1e6:.1f} M parameters, {facts.dtype}, {args.policy}"
+    print(f"serving {name} ({what}) on http://{args.host}:{port}", file=sys.stderr, flush=True)
     if args.ready_fd is not None:
         about = {"port": port, "model": name, "pid": os.getpid(), "engine_pid": engine_pid}
-        about |= {"policy": args.policy, "num_params": frontend.num_params}
+        about |= {"policy": args.policy, "num_params": facts.num_params, "dtype": facts.dtype}
         with os.fdopen(args.ready_fd, "wb") as ready:
             ready.write(msgspec.json.encode(about) + b"\n")
 
@@ -171,13 +185,29 @@ async def first_of(*events: asyncio.Event, timeout_s: float | None = None) -> No
         wait.cancel()
 
 
-async def serve(args: argparse.Namespace, config: EngineConfig, listener: socket.socket) -> int:
+def served_model(args: argparse.Namespace, config: EngineConfig, info: ModelInfo) -> ServedModel:
+    tokenizer: Tokenizer = WordTokenizer(is_bos_enabled=args.bos)
+    if info.folder is not None:
+        from reference_engine.hf_tokenizer import HfTokenizer
+
+        tokenizer = HfTokenizer(info.folder, is_bos_enabled=args.bos)
+    return ServedModel(
+        name=args.served_model_name or info.name,
+        tokenizer=tokenizer,
+        num_ids=info.num_ids,
+        max_model_len=config.max_model_len,
+    )
+
+
+async def serve(
+    args: argparse.Namespace, config: EngineConfig, model: ServedModel, listener: socket.socket
+) -> int:
     """Serve until a signal comes or the engine dies; return the exit code."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    frontend = Frontend(config, args.served_model_name or config.model)
+    frontend = Frontend(model)
     process, channel = start_engine(config, args)
     await loop.create_connection(lambda: frontend.link, sock=channel)
     server = await loop.create_server(lambda: Connection(frontend), sock=listener, backlog=4096)
@@ -203,7 +233,9 @@ def main(argv: Seq[str] | None = None) -> int:
     if args.ready_fd is not None:
         die_with_parent(os.getppid())
     try:
-        config = engine_config(args)
+        info = describe_model(args.model)
+        config = engine_config(args, info)
+        model = served_model(args, config, info)
         listener = socket.create_server((args.host, args.port), backlog=4096)
     except (ConfigError, OSError, OverflowError) as error:
         print(f"reference_engine.server: {error}", file=sys.stderr)
@@ -211,8 +243,8 @@ def main(argv: Seq[str] | None = None) -> int:
     try:
         import uvloop
     except ImportError:
-        return asyncio.run(serve(args, config, listener))
-    return uvloop.run(serve(args, config, listener))
+        return asyncio.run(serve(args, config, model, listener))
+    return uvloop.run(serve(args, config, model, listener))
 
 
 if __name__ == "__main__":

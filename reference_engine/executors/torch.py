@@ -6,21 +6,20 @@ by row: with a small model, building inputs from lists would cost as much as a l
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from reference_engine import tokenizer
 from reference_engine.attention.paged import PagedAttention
 from reference_engine.config import EngineConfig
 from reference_engine.kv_cache import BlockTables
-from reference_engine.model import Decoder, random_weights
+from reference_engine.model import Decoder
+from reference_engine.model_info import describe_model
 from reference_engine.sampling import draw
 from reference_engine.sequence import Sequence
 from reference_engine.step import Scheduled, StepPlan
+from reference_engine.weights import choose_dtype, load_weights
 
 MAX_POSITION = 1 << 62
 
@@ -30,13 +29,15 @@ class TorchExecutor:
 
     def __init__(self, config: EngineConfig, tables: BlockTables) -> None:
         torch.set_num_threads(config.threads)
-        # EOS is id 0: without it, the head starts at 1.
-        self._first_id = 0 if config.is_eos_enabled else 1
-        weights = random_weights(config.shape, tokenizer.NUM_IDS, tokenizer.NUM_OUTPUT_IDS, config.seed)
-        weights = replace(weights, head=weights.head[:, self._first_id :].contiguous())
-        self._decoder = Decoder(config.shape, weights, config.max_model_len)
+        info = describe_model(config.model)
+        self.dtype = choose_dtype(config.dtype, info)
+        weights = load_weights(info, config.seed, self.dtype)
+        self.num_params = weights.num_params
+        self._is_eos_enabled = config.is_eos_enabled
+        self._eos_ids = torch.tensor(sorted(info.eos_ids), dtype=torch.int64)
+        self._decoder = Decoder(info.shape, weights, config.max_model_len)
         self._attention = PagedAttention(
-            config.shape, tables.pool.num_blocks, config.block_tokens, config.num_swap_blocks
+            info.shape, tables.pool.num_blocks, config.block_tokens, config.num_swap_blocks, self.dtype
         )
         self._tables = tables
 
@@ -108,14 +109,16 @@ class TorchExecutor:
         )
 
     def _draw(self, logits: Tensor, sequences: list[Sequence]) -> list[int]:
-        if self._first_id == tokenizer.EOS_ID:
+        if not self._is_eos_enabled:
+            logits.index_fill_(1, self._eos_ids, -torch.inf)
+        else:
             for row, sequence in enumerate(sequences):
                 if sequence.ignore_eos or sequence.num_emitted < sequence.min_tokens:
-                    logits[row, tokenizer.EOS_ID] = -torch.inf
+                    logits[row, self._eos_ids] = -torch.inf
         if all(sequence.sampling.temperature == 0 for sequence in sequences):
-            greedy: list[int] = (logits.argmax(1) + self._first_id).tolist()
+            greedy: list[int] = logits.argmax(1).tolist()
             return greedy
-        return [i + self._first_id for i in draw(logits, sequences)]
+        return draw(logits.float(), sequences)
 
 
 def _row_order(entry: Scheduled) -> int:

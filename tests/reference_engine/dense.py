@@ -28,6 +28,7 @@ def rotate(x: Array, position: int, theta: float) -> Array:
 
 def dense_logits(shape: ModelShape, weights: Weights, token_ids: list[int]) -> Array:
     """Return the logits after every token [tokens, output ids]; the weights carry norms of one."""
+    theta = shape.rope.rope_theta
 
     def unfolded(matrix: object) -> Array:
         array: Array = np.asarray(matrix, np.float64) / shape.hidden**0.5
@@ -43,9 +44,9 @@ def dense_logits(shape: ModelShape, weights: Weights, token_ids: list[int]) -> A
         mixed = np.zeros((n, heads * dim))
         for h in range(heads):
             kv = slice(h // group * dim, (h // group + 1) * dim)
-            keys = np.array([rotate(k[t, kv], t, shape.rope_theta) for t in range(n)])
+            keys = np.array([rotate(k[t, kv], t, theta) for t in range(n)])
             for t in range(n):
-                query = rotate(q[t, h * dim : (h + 1) * dim], t, shape.rope_theta)
+                query = rotate(q[t, h * dim : (h + 1) * dim], t, theta)
                 seen = slice(max(0, t + 1 - window), t + 1)
                 scores = keys[seen] @ query / dim**0.5
                 share = np.exp(scores - scores.max())
@@ -53,4 +54,4 @@ def dense_logits(shape: ModelShape, weights: Weights, token_ids: list[int]) -> A
         x = x + mixed @ np.asarray(layer.attention_out, np.float64)
         gate, up = np.split(rms_norm(x, shape.norm_eps) @ unfolded(layer.gate_up), 2, axis=1)
         x = x + (gate / (1 + np.exp(-gate)) * up) @ np.asarray(layer.down, np.float64)
-    return rms_norm(x, shape.norm_eps) @ unfolded(weights.head)
+    return rms_norm(x, shape.norm_eps) @ np.asarray(weights.head, np.float64)

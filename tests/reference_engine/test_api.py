@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from reference_engine import tokenizer
 from reference_engine.answers import Answer
-from reference_engine.api import ApiError, parse_chat, parse_completion
-from reference_engine.config import EngineConfig
+from reference_engine.api import ApiError, ServedModel, Submission, parse_chat, parse_completion
 from reference_engine.sequence import FinishReason
+from reference_engine.tokenizer import BOS_ID, NUM_IDS, WordTokenizer
 
-CONFIG = EngineConfig(max_model_len=64)
+WORDS = WordTokenizer(is_bos_enabled=True)
+MODEL = ServedModel(name="m", tokenizer=WORDS, num_ids=NUM_IDS, max_model_len=64)
 
 
 def completion(**fields: Any) -> bytes:
@@ -19,33 +19,32 @@ def completion(**fields: Any) -> bytes:
 
 
 def test_prompts_may_be_text_or_ids() -> None:
-    ids = tokenizer.encode("able about")
+    ids = WORDS.encode("able about", is_whole=False)
     for text in ("able about", ["able about"]):
-        submission = parse_completion(completion(prompt=text), CONFIG, "m")
-        assert submission.prompt == [tokenizer.BOS_ID, *ids]
+        submission = parse_completion(completion(prompt=text), MODEL)
+        assert submission.prompt == [BOS_ID, *ids]
         assert submission.max_tokens == 16
     for token_ids in (ids, [ids]):
-        assert parse_completion(completion(prompt=token_ids), CONFIG, "m").prompt == ids
+        assert parse_completion(completion(prompt=token_ids), MODEL).prompt == ids
 
 
 def test_chat_turns_become_one_prompt() -> None:
     parts = [{"type": "text", "text": "able"}, {"type": "text", "text": " about"}]
     for content in ("able about", parts):
         body = {"messages": [{"role": "user", "content": content}], "max_completion_tokens": 9}
-        submission = parse_chat(json.dumps(body).encode(), CONFIG, "m")
-        expected = [tokenizer.BOS_ID, *tokenizer.encode_chat([("user", "able about")])]
-        assert submission.prompt == expected
+        submission = parse_chat(json.dumps(body).encode(), MODEL)
+        assert submission.prompt == WORDS.encode_chat([("user", "able about")])
         assert submission.max_tokens == 9
 
 
 def test_chat_without_a_limit_runs_to_the_end_of_the_context() -> None:
     body = {"messages": [{"role": "user", "content": "able"}]}
-    submission = parse_chat(json.dumps(body).encode(), CONFIG, "m")
-    assert len(submission.prompt) + submission.max_tokens == CONFIG.max_model_len
+    submission = parse_chat(json.dumps(body).encode(), MODEL)
+    assert len(submission.prompt) + submission.max_tokens == MODEL.max_model_len
 
 
 def test_fields_that_no_server_agrees_on_are_let_through() -> None:
-    parse_completion(completion(frequency_penalty=0, whatever={"a": 1}), CONFIG, "m")
+    parse_completion(completion(frequency_penalty=0, whatever={"a": 1}), MODEL)
 
 
 @pytest.mark.parametrize(
@@ -80,10 +79,10 @@ def test_fields_that_no_server_agrees_on_are_let_through() -> None:
 )
 def test_wrong_fields_are_named(fields: dict[str, Any], status: int, words: str) -> None:
     if status == 200:
-        parse_completion(completion(**fields), CONFIG, "m")
+        parse_completion(completion(**fields), MODEL)
         return
     with pytest.raises(ApiError, match=words) as caught:
-        parse_completion(completion(**fields), CONFIG, "m")
+        parse_completion(completion(**fields), MODEL)
     assert caught.value.status == status
     assert json.loads(caught.value.body())["error"]["message"] == str(caught.value)
 
@@ -91,7 +90,7 @@ def test_wrong_fields_are_named(fields: dict[str, Any], status: int, words: str)
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"prompt": "a"', b"\xff"])
 def test_what_is_not_a_json_object_is_refused(data: bytes) -> None:
     with pytest.raises(ApiError) as caught:
-        parse_completion(data, CONFIG, "m")
+        parse_completion(data, MODEL)
     assert caught.value.status == 400
 
 
@@ -105,7 +104,11 @@ def test_what_is_not_a_json_object_is_refused(data: bytes) -> None:
 )
 def test_wrong_messages_are_named(messages: list[Any], words: str) -> None:
     with pytest.raises(ApiError, match=words):
-        parse_chat(json.dumps({"messages": messages}).encode(), CONFIG, "m")
+        parse_chat(json.dumps({"messages": messages}).encode(), MODEL)
+
+
+def new_answer(submission: Submission) -> Answer:
+    return Answer(request_id="r", submission=submission, model="m", created_s=1, text_of=WORDS.detokenizer())
 
 
 def events(data: bytes) -> list[dict[str, Any]]:
@@ -117,8 +120,8 @@ def events(data: bytes) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("has_usage", [True, False])
 def test_a_completion_stream_is_one_event_a_token(has_usage: bool) -> None:
     data = completion(stream=True, stream_options={"include_usage": has_usage})
-    submission = parse_completion(data, CONFIG, "m")
-    answer = Answer(request_id="r", submission=submission, model="m", created_s=1)
+    submission = parse_completion(data, MODEL)
+    answer = new_answer(submission)
     stream = b""
     for token_id, reason in ((1, None), (2, FinishReason.LENGTH)):
         stream += answer.token_event(answer.take(token_id, reason))
@@ -134,7 +137,7 @@ def test_a_completion_stream_is_one_event_a_token(has_usage: bool) -> None:
 
 def test_a_chat_stream_begins_with_who_speaks() -> None:
     data = json.dumps({"messages": [{"role": "user", "content": "able"}], "max_tokens": 2}).encode()
-    answer = Answer(request_id="r", submission=parse_chat(data, CONFIG, "m"), model="m", created_s=1)
+    answer = new_answer(parse_chat(data, MODEL))
     got = events(answer.token_event(answer.take(1, FinishReason.LENGTH)) + answer.closing_events())
     assert [e["choices"][0]["delta"] for e in got] == [
         {"role": "assistant", "content": ""},
@@ -148,13 +151,13 @@ def test_a_chat_stream_begins_with_who_speaks() -> None:
 def test_chat_limits_are_checked_too() -> None:
     body = {"messages": [{"role": "user", "content": "able"}], "max_completion_tokens": -1}
     with pytest.raises(ApiError, match="at least 1"):
-        parse_chat(json.dumps(body).encode(), CONFIG, "m")
+        parse_chat(json.dumps(body).encode(), MODEL)
 
 
 def test_a_stop_string_ends_the_answer_before_itself() -> None:
     data = completion(stream=True, stop=["ability able", "never"])
-    submission = parse_completion(data, CONFIG, "m")
-    answer = Answer(request_id="r", submission=submission, model="m", created_s=1)
+    submission = parse_completion(data, MODEL)
+    answer = new_answer(submission)
     stream, reasons = b"", []
     for token_id in (1, 2, 3):  # abilities, ability, able
         reasons.append(answer.take(token_id, None))

@@ -11,8 +11,9 @@ from reference_engine import tokenizer
 from reference_engine.config import EngineConfig
 from reference_engine.engine import Engine
 from reference_engine.engine_process import build_engine
-from reference_engine.model import random_weights
+from reference_engine.model_info import describe_model
 from reference_engine.policies import POLICIES
+from reference_engine.weights import random_weights
 from tests.reference_engine.dense import dense_logits
 from tests.reference_engine.stub import answer_of, make_sequence, run_to_end
 
@@ -53,8 +54,9 @@ def alone(requests: list[Request]) -> list[list[int]]:
 
 
 def dense_after(prompt: list[int]) -> np.ndarray:
-    weights = random_weights(CONFIG.shape, tokenizer.NUM_IDS, tokenizer.NUM_OUTPUT_IDS, CONFIG.seed)
-    last: np.ndarray = dense_logits(CONFIG.shape, weights, prompt)[-1]
+    shape = describe_model(CONFIG.model).shape
+    weights = random_weights(shape, tokenizer.NUM_IDS, tokenizer.NUM_OUTPUT_IDS, CONFIG.seed)
+    last: np.ndarray = dense_logits(shape, weights, prompt)[-1]
     return last
 
 

@@ -8,7 +8,8 @@ import torch
 
 from reference_engine.attention.paged import PagedAttention
 from reference_engine.config import SHAPES, ModelShape
-from reference_engine.model import Decoder, fold_norm, random_weights, unit_rows
+from reference_engine.model import Decoder, fold_norm, unit_rows
+from reference_engine.weights import random_weights
 from tests.reference_engine.dense import dense_logits
 
 WIDE = ModelShape(hidden=48, layers=3, heads=6, kv_heads=2, head_dim=16, intermediate=80)
@@ -51,9 +52,3 @@ def test_weights_follow_from_the_seed() -> None:
     assert not torch.equal(draws[0], draws[2])
 
 
-def test_num_params_counts_every_weight() -> None:
-    shape = SHAPES["tiny"]
-    weights = random_weights(shape, 30, 20, 0)
-    layers = [(m.qkv, m.attention_out, m.gate_up, m.down) for m in weights.layers]
-    matrices = [weights.embedding, weights.head, *(m for layer in layers for m in layer)]
-    assert sum(m.numel() for m in matrices) == shape.num_params(30, 20)

@@ -137,8 +137,9 @@ def test_a_cancelled_request_frees_its_blocks_at_once(num_steps: int) -> None:
 
 def test_eos_ends_an_answer() -> None:
     engine, sequence = stub_engine(CONFIG), make_sequence([1, 2], max_tokens=9)
+    engine.scheduler.eos_ids = frozenset({7, 9})
     engine.add(sequence)
-    engine.scheduler.postprocess(engine.scheduler.schedule(), [0])
+    engine.scheduler.postprocess(engine.scheduler.schedule(), [9])
     assert sequence.finish_reason is FinishReason.STOP
     assert sequence.num_emitted == 1
 

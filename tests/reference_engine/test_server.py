@@ -371,7 +371,7 @@ def test_health_is_503_until_the_engine_is_ready() -> None:
     ("args", "words"),
     [
         (["--port", "99999"], "port must be 0-65535"),
-        (["--model", "huge"], "unknown model shape 'huge'; known shapes: nano, tiny"),
+        (["--model", "huge"], "unknown model 'huge': no shape (nano, tiny"),
         (["--policy", "magic"], "unknown policy 'magic'; known policies: static, orca"),
         (["--policy", "orca", "--watermark", "0.1"], "policy orca has no knob 'watermark'; its knobs: "),
         (["--order", "alphabetic"], "unknown order 'alphabetic'; known orders: fcfs"),
