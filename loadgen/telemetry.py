@@ -265,6 +265,9 @@ class Telemetry:
         return self._samples[-1][1] if self._samples else {}
 
     def _watch(self) -> None:
+        from loadgen.drive.limits import step_back
+
+        step_back()
         started_s = time.monotonic()
         for tick in range(1, 1 << 62):
             if self._stop.wait(max(started_s + tick * self._interval_s - time.monotonic(), 0.0)):

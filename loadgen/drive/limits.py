@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ MOST_DESCRIPTORS = 1 << 20  # Linux's own bound (fs.nr_open), where the hard lim
 HOLD_S = 10  # a request is expected to hold its connection for less
 TIME_WAIT_S = 60
 PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+LEAST_PRIORITY = 19
 REQUESTS_PER_WORKER_S = 1_000
 TOKENS_PER_WORKER_S = 10_000
 
@@ -87,6 +89,12 @@ def usable_cpus() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
+
+
+def step_back() -> None:
+    """Let every load process go before this thread (Linux, where each thread has a priority of its own)."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, 0, LEAST_PRIORITY)
 
 
 def choose_workers(plan: Plan, config: DriveConfig) -> int:

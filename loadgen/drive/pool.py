@@ -2,7 +2,8 @@
 
 Each gets its share of the plan beforehand and the same start instant, so that nothing is decided between
 processes while requests leave. One that dies is noted, the others go on, and what it had written stays. The
-parent draws progress from counts that the processes report a few times a second; it touches no request.
+parent draws progress from counts that the processes report a few times a second; it touches no request, and
+does it on a thread of the least priority, for it may share a processor with a load process.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import signal
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -21,7 +23,7 @@ from pathlib import Path
 from loadgen.clock import now_ns
 from loadgen.drive.config import DriveConfig, DriveResult, Progress, WorkerStats
 from loadgen.drive.dispatch import split_limit, split_plan
-from loadgen.drive.limits import check_descriptors, check_ports, choose_workers
+from loadgen.drive.limits import check_descriptors, check_ports, choose_workers, step_back
 from loadgen.drive.worker import HELD_SIGNALS, Done, Ready, Report, Start, Stop, Task, run_worker
 from loadgen.errors import BenchError
 from loadgen.transport.sockets import parse_target, resolve_target
@@ -175,6 +177,7 @@ def drive(
     """
     check_descriptors(plan, config)
     check_ports(plan, config)
+    aside = ThreadPoolExecutor(1, "bench-watch", initializer=step_back)  # progress never delays a send
     crew = Crew(_tasks(plan, config, folder))
     try:
         _await_ready(crew, stop)
@@ -182,9 +185,11 @@ def drive(
         epoch_wall = datetime.now(UTC) + timedelta(microseconds=START_DELAY_NS / 1000)
         if not stop.is_set():
             crew.tell(Start(epoch_ns))
-        interrupted = _watch(crew, plan, epoch_ns, on_progress, stop)
+        watching = aside.submit(_watch, crew, plan, epoch_ns, on_progress, stop)
+        interrupted = watching.result()
     finally:
         crew.kill()
+        aside.shutdown()
     on_progress(crew.progress(plan, epoch_ns))
     return DriveResult(
         epoch_ns=epoch_ns,
