@@ -1,0 +1,154 @@
+"""Models of every family against transformers: logits and greedy answers, whatever the chunking."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from reference_engine.attention.paged import PagedAttention
+from reference_engine.config import ConfigError, EngineConfig
+from reference_engine.engine_process import build_engine
+from reference_engine.model import Decoder
+from reference_engine.model_info import describe_model
+from reference_engine.weights import choose_dtype, load_weights
+from tests.reference_engine.checkpoints import FAMILIES, make_checkpoint
+from tests.reference_engine.stub import answer_of, make_sequence, run_to_end
+
+PAGE, NUM_PAGES = 4, 32
+NUM_TOKENS = 60
+
+
+def logits_of(
+    folder: Path, token_ids: list[int], chunks: list[int], dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Compute the logits after every token, through the paged cache."""
+    info = describe_model(str(folder))
+    decoder = Decoder(info.shape, load_weights(info, 0, dtype), max_positions=64)
+    attention = PagedAttention(info.shape, NUM_PAGES, PAGE, dtype=dtype)
+    table = np.random.default_rng(1).permutation(NUM_PAGES)
+    got, start = [], 0
+    for count in chunks:
+        positions = np.arange(start, start + count)
+        store_at = table[positions // PAGE] * PAGE + positions % PAGE
+        attention.prepare(table[None], np.array([start]), np.array([count]), store_at)
+        ids = torch.tensor(token_ids[start : start + count])
+        got.append(decoder.forward(ids, torch.from_numpy(positions), torch.arange(count), attention))
+        start += count
+    return torch.cat(got)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.inference_mode()
+def test_logits_and_greedy_answers_are_those_of_transformers(tmp_path: Path, family: str) -> None:
+    model = make_checkpoint(tmp_path, family)
+    token_ids = np.random.default_rng(0).integers(2, 300, NUM_TOKENS).tolist()
+    expected = model(torch.tensor([token_ids])).logits[0]
+    for chunks in ([NUM_TOKENS], [11, 13, 20, *[1] * 16]):
+        error = (logits_of(tmp_path, token_ids, chunks) - expected).abs().max() / expected.abs().max()
+        assert error < 1e-4
+    prompt = torch.tensor([token_ids[:40]])
+    answer = model.generate(prompt, max_new_tokens=24, do_sample=False, eos_token_id=None)[0, 40:].tolist()
+    for chunk_tokens in (128, 7):
+        config = EngineConfig(
+            model=str(tmp_path),
+            dtype="float32",
+            kv_tokens=1024,
+            max_model_len=128,
+            chunk_tokens=chunk_tokens,
+            is_eos_enabled=True,
+        )
+        engine = build_engine(config)
+        engine.scheduler.eos_ids = frozenset()
+        sequence = make_sequence(token_ids[:40], 24)
+        sequence.ignore_eos = False
+        run_to_end(engine, [sequence])
+        assert answer_of(sequence) == answer
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    file = folder / "config.json"
+    config = json.loads(file.read_text())
+    change(config)
+    file.write_text(json.dumps(config))
+
+
+def test_older_config_files_and_shards_mean_the_same(tmp_path: Path) -> None:
+    new, old = tmp_path / "new", tmp_path / "old"
+    model = make_checkpoint(new, "llama3-bias")
+    model.save_pretrained(old, max_shard_size="40kB")
+    assert len(list(old.glob("*.safetensors"))) > 2
+
+    def age(config: dict[str, Any]) -> None:
+        scaling = config.pop("rope_parameters")
+        config["rope_theta"] = scaling.pop("rope_theta")
+        config["rope_scaling"] = {"type": scaling.pop("rope_type"), **scaling}
+        config["torch_dtype"] = config.pop("dtype")
+
+    rewrite(old, age)
+    ours, theirs = describe_model(str(new)), describe_model(str(old))
+    assert (ours.shape, ours.dtype, ours.eos_ids) == (theirs.shape, theirs.dtype, theirs.eos_ids)
+    one, other = (load_weights(info, 0, torch.float32) for info in (ours, theirs))
+    assert one.num_params == other.num_params == model.num_parameters() - NUM_FOLDED
+    assert torch.equal(one.layers[-1].qkv, other.layers[-1].qkv)
+
+
+NUM_FOLDED = 3 * 2 * 48  # norms that became a part of matrices
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"]}, r'architectures = \["GPT2LMHeadModel"\] is not supported'),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "default, linear, llama3, yarn"),
+        ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+        ({"quantization_config": {"bits": 4}}, r'quantization_config = {"bits": 4} is not supported'),
+        ({"mlp_bias": True}, "mlp_bias = true is not supported"),
+        ({"hidden_act": "gelu"}, 'hidden_act = "gelu" is not supported; supported: silu'),
+        ({"num_key_value_heads": 4}, "a divisor of the 6 attention heads"),
+        ({"num_hidden_layers": 4}, "tensor model.layers.3.input_layernorm.weight is missing"),
+        ({"num_hidden_layers": 2}, "tensor model.layers.2.input_layernorm.weight is not supported"),
+        ({"num_attention_heads": None}, "num_attention_heads = null is not supported"),
+    ],
+)
+def test_what_is_not_supported_is_named_before_the_start(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    make_checkpoint(tmp_path, "llama")
+    rewrite(tmp_path, lambda config: config.update(changes))
+    with pytest.raises(ConfigError, match=words) as caught:
+        describe_model(str(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_head_that_is_the_embedding_is_no_copy(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, "qwen2-tied")
+    weights = load_weights(describe_model(str(tmp_path)), 0, torch.float32)
+    assert weights.head.data_ptr() == weights.embedding.data_ptr()
+
+
+def test_auto_is_float32_unless_model_and_processor_are_bfloat16(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_checkpoint(tmp_path, "llama")
+    rewrite(tmp_path, lambda config: config.update(dtype="bfloat16"))
+    info = describe_model(str(tmp_path))
+    for has_bfloat16, expected in ((True, torch.bfloat16), (False, torch.float32)):
+        monkeypatch.setattr("reference_engine.weights._has_bfloat16", lambda has=has_bfloat16: has)
+        assert choose_dtype("auto", info) is expected
+        assert choose_dtype("auto", describe_model("nano")) is torch.float32
+        assert choose_dtype("bfloat16", describe_model("nano")) is torch.bfloat16
+
+
+@torch.inference_mode()
+def test_bfloat16_is_near_float32(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, "qwen3")
+    token_ids = list(range(2, 40))
+    exact = logits_of(tmp_path, token_ids, [38])
+    rounded = logits_of(tmp_path, token_ids, [30, *[1] * 8], torch.bfloat16).float()
+    assert 1e-4 < (rounded - exact).abs().max() / exact.abs().max() < 0.1
