@@ -8,7 +8,6 @@ server does not say (usage, context length) is noted, not guessed.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -20,10 +19,10 @@ from loadgen.endpoints.base import Endpoint, TokenEvents, variants_of, with_fiel
 from loadgen.endpoints.errors import one_line
 from loadgen.endpoints.template import load_template
 from loadgen.errors import TargetError
-from loadgen.probing import TRY_TIMEOUT_S, Answer, Prober, excerpt, models_in, native_models
+from loadgen.probing import Answer, Prober, excerpt, models_in, native_models
 from loadgen.prompt_lengths import CountTokens, CountWords, PromptLengths, find_lengths
 from loadgen.redaction import secrets_of
-from loadgen.telemetry import parse_metrics
+from loadgen.telemetry import Sample, parse_metrics
 from loadgen.token_events import TokenCount, count_tokens
 
 SHORT_WORDS = 24
@@ -91,26 +90,16 @@ def probe(
     words: Sequence[str],
     extra: tuple[tuple[str, str], ...] = (),
     count_tokens: CountTokens | None = None,
-    verify: bool = True,
-    trust_env: bool = False,
-    timeout_s: float = TRY_TIMEOUT_S,
-    stop: threading.Event | None = None,
+    **client: Any,
 ) -> Preflight:
     """Ask the target what it is. url: as from `base_url`; api: `auto`, a name of ENDPOINTS or a TOML file.
 
     words: one-token words for the probes. extra: further body fields. count_tokens: by a local tokenizer.
-    Raises TargetError (one line) where the target cannot be measured, KeyboardInterrupt once `stop` is set.
+    client: as for `Prober`. Raises TargetError (one line) where the target cannot be measured,
+    KeyboardInterrupt once its `stop` is set.
     """
     secrets = secrets_of(headers)
-    with Prober(
-        url,
-        headers=headers,
-        secrets=secrets,
-        verify=verify,
-        trust_env=trust_env,
-        timeout_s=timeout_s,
-        stop=stop,
-    ) as prober:
+    with Prober(url, headers=headers, secrets=secrets, **client) as prober:
         return _Interview(prober, words, count_tokens, has_key=bool(secrets)).conduct(api, model, extra)
 
 
@@ -140,12 +129,14 @@ class _Interview:
             self.note("model", f"{self._name!r} is not listed", "answered all the same: is it the one meant?")
         context = self._context_tokens(listed)
         long = self._ask_long(endpoint, context)
-        hits = self._metrics().get("prefix_hit_tokens")
+        before = _metrics_in(self._prober.get("/metrics"))
         again = self._prober.ask(endpoint, self._words[: long.num_words], 1, self._name)
         lengths = self._prompt_lengths(endpoint, (short, long))
         endpoint = self._check_lengths(endpoint)
-        self._check_cache(again, hits)
-        self._check_metrics()
+        page = self._prober.get("/metrics")
+        self._check_cache(again, before, _metrics_in(page))
+        self._check_metrics(page)
+        self._check_ends()
         return Preflight(
             api=name,
             endpoint=endpoint,
@@ -169,18 +160,14 @@ class _Interview:
         url = self._prober.url
         answer = self._prober.get("/v1/models")
         self._refuse_wrong_key(answer, "GET /v1/models")
-        if answer.is_page and answer.status == 200:
-            raise TargetError(
-                f"{url} is not an OpenAI-compatible server: GET /v1/models answered with a web page "
-                f"({excerpt(answer.body, 'text/html')}); is --target the API, or a site in front of it?"
-            )
         if answer.failure:
             raise TargetError(f"{url} does not answer: {answer.failure}; is it still starting?")
         models = models_in(answer)
         if models is None and answer.status == 200:
+            site = "; is --target the API, or a site in front of it?" if answer.is_page else ""
             raise TargetError(
                 f"{url} is not an OpenAI-compatible server: GET /v1/models answered "
-                f"{excerpt(answer.body, answer.content_type)}"
+                f"{excerpt(answer.body, answer.content_type)}{site}"
             )
         models = models or native_models(self._prober)
         if models:
@@ -331,32 +318,31 @@ class _Interview:
         return self._prober.ask(endpoint, self._words[:8], PROBE_OUTPUT_TOKENS, self._name)
 
     def _note_stream(self, count: TokenCount, answer: Answer, more: str = "") -> None:
-        self.note("streaming", f"yes, {len(count.events)} events for {_or_unknown(count.total)} tokens{more}")
-        self._note_length(count, answer)
-
-    def _note_length(self, count: TokenCount, answer: Answer) -> None:
-        """What came against what was asked for."""
-        produced, asked = count.total, PROBE_OUTPUT_TOKENS
-        if produced is None and len(count.events) > asked:
-            found = f"{len(count.events)} events for max_tokens {asked}, and no usage"
-            self.note("output tokens", found, "lengths are its own")
+        """How it streams, and what came against what was asked for."""
+        produced, asked, num_events = count.total, PROBE_OUTPUT_TOKENS, len(count.events)
+        total = "an unknown number of" if produced is None else produced
+        self.note("streaming", f"yes, {num_events} events for {total} tokens{more}")
+        own = "lengths are its own"
+        if produced == asked:
+            found, meaning = f"{produced}, as asked", ""
+        elif produced is None and num_events > asked:
+            found, meaning = f"{num_events} events for max_tokens {asked}, and no usage", own
         elif produced is None:
+            found = "the server reports no usage"
             meaning = "output tokens are counted from events, or unknown"
-            self.note("output tokens", "the server reports no usage", meaning)
-        elif produced == asked:
-            self.note("output tokens", f"{produced}, as asked")
         elif produced > asked:
-            self.note("output tokens", f"{produced} for max_tokens {asked}", "lengths are its own")
+            found, meaning = f"{produced} for max_tokens {asked}", own
         else:
             found = f"{produced} of {asked} asked for, finish reason {answer.finish_reason!r}"
-            self.note("output tokens", found, "it ends at its own end token: lengths are its own")
+            meaning = f"it ends at its own end token: {own}"
+        self.note("output tokens", found, meaning)
 
-    def _check_cache(self, again: Answer, hits_before: float | None) -> None:
+    def _check_cache(self, again: Answer, before: Sample, after: Sample) -> None:
         """Whether a prompt sent twice is found in a prefix cache; prompts of a run are all different."""
         cached = again.usage.cached_tokens if again.usage else None
-        hits = self._metrics().get("prefix_hit_tokens") if cached is None else None
-        if hits is not None and hits_before is not None:
-            cached = round(hits - hits_before)
+        name = "prefix_hit_tokens"
+        if cached is None and name in before and name in after:
+            cached = round(after[name] - before[name])
         if cached is None:
             self.note("prefix cache", "the server does not say what it found cached")
         elif cached:
@@ -364,19 +350,23 @@ class _Interview:
         else:
             self.note("prefix cache", "off, or nothing found of a repeated prompt")
 
-    def _check_metrics(self) -> None:
+    def _check_metrics(self, page: Answer) -> None:
         """Which series are known, and whether the server's clock is ours; samples are stamped by ours."""
-        found = ", ".join(name for name in self._metrics() if "." not in name)
+        found = ", ".join(name for name in _metrics_in(page) if "." not in name)
         self.note("/metrics", f"read during the run: {found}" if found else "none that is known")
-        skew_s = self._prober.get("/metrics").clock_skew_s
-        if skew_s is not None and abs(skew_s) > MAX_SKEW_S:
-            side = "ahead of" if skew_s > 0 else "behind"
+        if page.clock_skew_s is not None and abs(page.clock_skew_s) > MAX_SKEW_S:
+            side = "ahead of" if page.clock_skew_s > 0 else "behind"
             meaning = "look for this run in its own logs and dashboards at another time"
-            self.note("clock", f"the server's is {abs(skew_s):.0f} s {side} ours", meaning)
+            self.note("clock", f"the server's is {abs(page.clock_skew_s):.0f} s {side} ours", meaning)
 
-    def _metrics(self) -> dict[str, float]:
-        answer = self._prober.get("/metrics")
-        return parse_metrics(answer.body.decode("utf-8", "replace")) if answer.status == 200 else {}
+    def _check_ends(self) -> None:
+        if (cut_s := self._prober.cut_after_s) is not None:
+            found = f"an answer had not ended after {cut_s:.3g} s and was cut"
+            self.note("end", found, "where it ignores max_tokens, each request runs until --timeout")
+
+
+def _metrics_in(page: Answer) -> Sample:
+    return parse_metrics(page.body.decode("utf-8", "replace")) if page.status == 200 else {}
 
 
 def _candidates(api: str) -> dict[str, Endpoint]:
@@ -394,7 +384,3 @@ def _knowing(endpoint: Endpoint, answer: Answer, count: TokenCount) -> Endpoint:
         content = [f for f in answer.facts if f.is_token or (f.is_content_event and not f.finish_reason)]
         rule = TokenEvents.CONTENT if len(content) == wider.total else rule
     return endpoint if rule is None else with_fields(endpoint, token_events=rule)
-
-
-def _or_unknown(value: int | None) -> str:
-    return "an unknown number of" if value is None else str(value)

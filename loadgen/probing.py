@@ -26,7 +26,7 @@ from loadgen.sse import parse_events, parse_lines
 
 NUM_TRIES = 3
 TRY_TIMEOUT_S = 2.0  # to connect, and between two reads
-MAX_TIMEOUTS = 15  # for the whole of one answer of the model
+MAX_TIMEOUTS = 15  # for the whole of one answer of the model; one a token, and two, where that is less
 PAGE_TIMEOUTS = 2  # for the whole of a page, such as /metrics
 MAX_BYTES = 4 << 20
 MAX_WORDS_CHARS = 300
@@ -63,6 +63,13 @@ class Answer:
     def num_usages(self) -> int:
         return sum(fact.usage is not None for fact in self.facts)
 
+    def json(self) -> Any:
+        """The body decoded; None where it is no JSON or the status is no 200."""
+        try:
+            return json.loads(self.body) if self.status == 200 else None
+        except (ValueError, RecursionError):
+            return None
+
     def complaint(self) -> str | None:
         """Say what is wrong with the answer, None where nothing is."""
         if self.failure:
@@ -96,6 +103,7 @@ class Prober:
         self._stop = stop or threading.Event()
         self._secrets = secrets
         self._timeout_s = timeout_s
+        self.cut_after_s: float | None = None  # how long the first answer that did not end was read
         self._client = httpx.Client(
             base_url=url, headers=dict(headers), timeout=timeout_s, verify=verify, trust_env=trust_env
         )
@@ -108,20 +116,20 @@ class Prober:
 
     def get(self, path: str) -> Answer:
         """GET a path below the target, or a whole URL. Raises TargetError where there is no server to ask."""
-        return self._request("GET", path, b"")
+        return self._request("GET", path, b"", PAGE_TIMEOUTS)
 
     def get_json(self, path: str) -> Any:
         """The decoded answer to a GET; None where it is no JSON or not there."""
-        return _json_of(self.get(path))
+        return self.get(path).json()
 
     def post_json(self, path: str, value: Mapping[str, Any]) -> Any:
         """The decoded answer to a small POST; None where it is no JSON or not there."""
-        return _json_of(self._request("POST", path, json.dumps(value).encode()))
+        return self._request("POST", path, json.dumps(value).encode(), PAGE_TIMEOUTS).json()
 
     def ask(self, endpoint: Endpoint, prompt_words: Sequence[str], output_tokens: int, model: str) -> Answer:
         """Have the model answer a prompt."""
         body = endpoint.body(" ".join(prompt_words), output_tokens, model)
-        answer = self._request("POST", endpoint.path, body)
+        answer = self._request("POST", endpoint.path, body, min(2 + output_tokens, MAX_TIMEOUTS))
         answer.num_words = len(prompt_words)
         if answer.status == 200 and not answer.is_page:
             self._read(answer, endpoint)
@@ -129,12 +137,12 @@ class Prober:
             answer.error = redact(error_text(answer.body), self._secrets)[:MAX_WORDS_CHARS]
         return answer
 
-    def _request(self, method: str, path: str, body: bytes) -> Answer:
+    def _request(self, method: str, path: str, body: bytes, num_timeouts: float) -> Answer:
         failure = ""
         for _ in range(NUM_TRIES):
             self._end_if_stopped()
             try:
-                return self._try(method, path, body)
+                return self._try(method, path, body, num_timeouts)
             except httpx.ConnectTimeout:
                 failure = "connecting timed out" + (", or it speaks no TLS" if "https:" in self.url else "")
             except httpx.ConnectError as exc:
@@ -143,25 +151,30 @@ class Prober:
                 failure = f"no answer within {self._timeout_s:g} s"
             except httpx.HTTPError as exc:
                 failure = f"broke off ({type(exc).__name__}: {exc})"
+                if "http:" in self.url:
+                    failure += "; if it speaks TLS, write https:// in --target"
         return Answer(failure=f"{failure} ({NUM_TRIES} tries; --probe-timeout gives it longer)")
 
-    def _try(self, method: str, path: str, body: bytes) -> Answer:
-        """One try. An answer that does not end (a server that knows no max_tokens) is cut."""
+    def _try(self, method: str, path: str, body: bytes, num_timeouts: float) -> Answer:
+        """One try. An answer that does not end (a server without max_tokens) is cut, the next ones soon."""
         headers = {"content-type": "application/json"}
-        give_up_s = time.monotonic() + (MAX_TIMEOUTS if body else PAGE_TIMEOUTS) * self._timeout_s
+        begun_s = time.monotonic()
+        limit_s = self._timeout_s * (num_timeouts if self.cut_after_s is None else 0.5)
         with self._client.stream(method, path, content=body or None, headers=headers) as response:
-            parts: list[bytes] = []
+            parts = bytearray()
             for part in response.iter_bytes():
                 self._end_if_stopped()
-                parts.append(part)
-                if sum(map(len, parts)) > MAX_BYTES or time.monotonic() > give_up_s:
+                parts += part
+                lasted_s = time.monotonic() - begun_s
+                if len(parts) > MAX_BYTES or lasted_s > limit_s:
+                    self.cut_after_s = self.cut_after_s or lasted_s
                     break
             else:
-                parts.append(b"\n\n")  # ends a last event that lacks its end; one that was cut is left out
+                parts += b"\n\n"  # ends a last event that lacks its end; one that was cut is left out
             return Answer(
                 status=response.status_code,
                 content_type=response.headers.get("content-type", ""),
-                body=b"".join(parts),
+                body=bytes(parts),
                 clock_skew_s=_skew_s(response.headers.get("date")),
             )
 
@@ -190,9 +203,8 @@ class Prober:
 def models_in(answer: Answer) -> list[dict[str, Any]] | None:
     """The entries of a model list; None where the answer is none."""
     try:
-        data = json.loads(answer.body)["data"] if answer.status == 200 else None
-        return None if data is None else [entry for entry in data if is_sendable(entry["id"])]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return [entry for entry in answer.json()["data"] if is_sendable(entry["id"])]
+    except (KeyError, TypeError):
         return None
 
 
@@ -220,13 +232,6 @@ def _skew_s(date: str | None) -> float | None:
     try:
         return parsedate_to_datetime(date).timestamp() - time.time() if date else None
     except ValueError:
-        return None
-
-
-def _json_of(answer: Answer) -> Any:
-    try:
-        return json.loads(answer.body) if answer.status == 200 else None
-    except (ValueError, RecursionError):
         return None
 
 

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -337,6 +337,33 @@ def test_an_answer_that_does_not_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> 
     with server({"/v1/models": MODELS, "/v1/completions": endless}) as url:
         found = ask(url)
     assert "events for max_tokens 16, and no usage | lengths are its own" in found_in(found, "output tokens")
+
+
+def test_a_server_that_never_ends_is_told_and_does_not_hold_up_the_run() -> None:
+    class Endless(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/v1/models" else 404)
+            self.end_headers()
+            self.wfile.write(MODELS[2])
+
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.send_header("content-type", "text/event-stream")
+            self.end_headers()
+            with suppress(OSError):
+                while True:
+                    self.wfile.write(b'data: {"choices":[{"text":"a"}]}\n\n')
+                    time.sleep(0.01)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Endless)
+    threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True).start()
+    found = ask(f"http://127.0.0.1:{http.server_port}", timeout_s=0.1)
+    http.shutdown()
+    http.server_close()
+    assert found_in(found, "end").endswith("| where it ignores max_tokens, each request runs until --timeout")
 
 
 def test_questions_end_when_they_are_to_stop() -> None:
