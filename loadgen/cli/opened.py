@@ -116,7 +116,8 @@ def open_target(options: RunOptions, folder: Path, stop: threading.Event) -> Ite
         yield _checked(options, urls, headers, stop)
     else:
         with _reference_engine(options, folder, stop) as (server, load_cpus):
-            target = _checked(options, (server.url,), headers, stop)
+            # It serves one model, under a name of its own.
+            target = _checked(replace(options, model=None), (server.url,), headers, stop)
             with _watched(server, stop):
                 yield replace(target, server=server, load_cpus=load_cpus)
 
@@ -308,7 +309,7 @@ def engine_command(options: RunOptions, folder: Path, engine_cpu: int | None) ->
     command = [sys.executable, "-m", "reference_engine.server", "--host", "127.0.0.1", "--port", "0"]
     command += ["--ready-fd", "{ready_fd}", "--log-dir", str(folder), "--policy", options.policy]
     flags: dict[str, object] = {
-        "--model": options.shape,
+        "--model": options.model,
         "--kv-tokens": options.kv_tokens,
         "--max-batch": options.max_batch,
         "--chunk-tokens": options.chunk_tokens,

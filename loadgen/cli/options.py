@@ -270,7 +270,12 @@ class RunOptions:
     metrics_url: str | None = flag(
         None, TARGET, "Where they are (default: /metrics of the target).", metavar="URL"
     )
-    model: str | None = flag(None, TARGET, "Model name (default: the first that the server lists).")
+    model: str | None = flag(
+        None,
+        TARGET,
+        "The target's name for it (default: the first listed). Reference engine: a Hugging Face folder, "
+        "or nano, tiny (default), small, base, 1b, 8b.",
+    )
     transport: TransportName = flag(TransportName.RAW, TARGET, "HTTP client.")
     workers: Any = flag("auto", TARGET, "Load processes: auto or a number.", parse=_workers)
     pin: bool = flag(True, TARGET, "Keep load processes and engine on cores of their own.", "--pin/--no-pin")
@@ -279,7 +284,6 @@ class RunOptions:
     insecure: bool = flag(False, TARGET, "Do not verify the TLS certificate.", "--insecure")
 
     policy: str = flag("vllm-v1", ENGINE, "Scheduler policy.")
-    shape: str = flag("tiny", ENGINE, "Shape of the random model: nano, tiny, small, ...")
     kv_tokens: int | None = flag(None, ENGINE, "KV cache, in tokens.", parse=parse_count)
     max_batch: int | None = flag(None, ENGINE, "Most requests in one step.")
     chunk_tokens: int | None = flag(None, ENGINE, "Most tokens in one step.")

@@ -89,6 +89,8 @@ def simulated_target(options: RunOptions) -> SimulatedTarget:
 
     if options.target or options.cmd:
         raise UsageError("--simulate takes the place of --target and --cmd: there is no server")
+    if options.model:
+        raise UsageError("--simulate computes no model: leave --model out; --cost says what a step takes")
     try:
         profile = parse_cost(options.cost)
         given = {
@@ -102,9 +104,7 @@ def simulated_target(options: RunOptions) -> SimulatedTarget:
         settings = {SETTINGS[n]: v for n, v in knobs.items() if n in SETTINGS}
         rest = {n: v for n, v in knobs.items() if n not in rules and n not in SETTINGS}
         values: dict[str, Any] = {**profile.engine, **stated, **settings}
-        config = EngineConfig(
-            model=options.shape, policy=options.policy, knobs=rest, door=DoorConfig(**rules), **values
-        )
+        config = EngineConfig(policy=options.policy, knobs=rest, door=DoorConfig(**rules), **values)
         make_policy(config)
     except ConfigError as exc:
         raise UsageError(str(exc)) from exc
