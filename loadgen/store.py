@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -79,6 +80,9 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
+NAME = re.compile(r"(?!\.)[\w.-]{1,100}")
+
+
 @dataclass(frozen=True, slots=True)
 class RunFolder:
     """A run folder being written; its name is the run's id."""
@@ -88,9 +92,10 @@ class RunFolder:
     @classmethod
     def create(cls, out: Path, name: str) -> RunFolder:
         """Make `<out>/<UTC time>-<name>/`, a new one; RunFolderError says why where it cannot be."""
-        if not name or name.startswith(".") or not all(c.isalnum() or c in "._-" for c in name):
+        if not NAME.fullmatch(name):
             raise RunFolderError(
-                f"--name {name!r} cannot be part of a folder name: use letters, digits, '.', '_', '-'"
+                f"--name {name[:100]!r} cannot be part of a folder name: use up to 100 letters, digits, '.', "
+                "'_', '-', and no dot first"
             )
         stem = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{name}"
         try:

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Sequence as Seq
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NoReturn, get_args
 
 import msgspec
 
@@ -32,11 +32,19 @@ from reference_engine.policies import POLICIES, all_knobs, make_policy
 from reference_engine.tokenizer import Tokenizer, WordTokenizer
 
 PR_SET_PDEATHSIG = 1
+PROGRAM = "bench serve"
+
+
+class Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong, as every other command does."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def parse_args(argv: Seq[str] | None) -> argparse.Namespace:
     defaults = EngineConfig()
-    parser = argparse.ArgumentParser(prog="reference_engine.server", description="OpenAI-compatible server")
+    parser = Parser(prog=PROGRAM, description="OpenAI-compatible server")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free port")
     parser.add_argument(
@@ -223,7 +231,7 @@ async def serve(
         frontend.stop_engine()
     exit_code = await asyncio.to_thread(process.wait)
     if exit_code != 0:
-        print(f"reference_engine.server: the engine process ended with {exit_code}", file=sys.stderr)
+        print(f"{PROGRAM}: the engine process ended with {exit_code}", file=sys.stderr)
     return 1 if exit_code != 0 else 0
 
 
@@ -238,7 +246,7 @@ def main(argv: Seq[str] | None = None) -> int:
         model = served_model(args, config, info)
         listener = socket.create_server((args.host, args.port), backlog=4096)
     except (ConfigError, OSError, OverflowError) as error:
-        print(f"reference_engine.server: {error}", file=sys.stderr)
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
         return 2
     try:
         import uvloop

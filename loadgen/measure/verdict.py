@@ -84,7 +84,7 @@ def client_late(
     return Notice(
         code="client_late",
         message=f"send lag p99 {format_seconds(send_lag_p99_s)}, limit {format_seconds(limit)}{pressure}.",
-        advice="Lower --rate, add --workers 2, or move the load generator off the server's cores.",
+        advice="Lower --rate (--trace-speed), add --workers 2, or move the load generator off the server.",
     )
 
 
@@ -109,7 +109,7 @@ def client_slow(
             f"stamps are uncertain by {format_seconds(uncertainty_p99_s)} at p99, "
             f"limit {format_seconds(limit)} ({100 * share_alone:.0f} % of the events have an exact stamp)."
         ),
-        advice="Add --workers, lower --rate, or give the load generator cores of its own (--pin).",
+        advice="Lower --rate (--trace-speed), add --workers, or keep other work off its cores.",
     )
 
 
@@ -161,7 +161,7 @@ def arrivals_mismatch(arrivals: Arrivals) -> Notice | None:
     return Notice(
         code="arrivals_mismatch",
         message=f"what was sent is not {arrivals.asked}: {shown}.",
-        advice="Lower --rate or add --workers; a server that refuses connections also thins what is sent.",
+        advice="Lower --rate (--trace-speed) or add --workers; a server that refuses thins what is sent.",
     )
 
 
@@ -268,7 +268,7 @@ def target_died(columns: Columns, is_alive_at_end: bool) -> Notice | None:
     return Notice(
         code="target_died",
         message=f"the target went away{when}: the last {len(tail)} requests were refused or reset.",
-        advice="Look at the server's log; what was measured up to then is in requests.parquet.",
+        advice="Look at its log (ours: engine.log, server.log in the run folder); requests.parquet has the rest.",
     )
 
 

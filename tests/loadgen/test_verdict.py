@@ -25,7 +25,7 @@ def test_client_late_names_the_lag_the_limit_and_the_pressure() -> None:
     notice = checks.client_late(0.041, 0.1, cpu_pressure_percent=62.0)
     assert notice is not None
     assert notice.message == "send lag p99 41 ms, limit 5 ms (CPU pressure 62 %)."
-    assert notice.advice.startswith("Lower --rate, add --workers 2")
+    assert notice.advice.startswith("Lower --rate (--trace-speed), add --workers 2")
     assert code_of(notice) == "client_late"
 
 
