@@ -268,7 +268,7 @@ def target_died(columns: Columns, is_alive_at_end: bool) -> Notice | None:
     return Notice(
         code="target_died",
         message=f"the target went away{when}: the last {len(tail)} requests were refused or reset.",
-        advice="Look at its log (ours: engine.log, server.log in the run folder); requests.parquet has the rest.",
+        advice="Look at its log (engine.log, server.log in the run folder); requests.parquet has the rest.",
     )
 
 
