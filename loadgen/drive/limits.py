@@ -1,4 +1,4 @@
-"""What the system must allow before a run: descriptors and ports; raised, or refused in one line.
+"""What the system must allow before a run: descriptors, ports and memory; raised, or refused.
 
 An open loop may need a connection for every request that is in flight, and nobody knows beforehand how many
 those are. What can be known is refused here; a request that finds nothing left later is a failed row, not a
@@ -23,6 +23,8 @@ MOST_DESCRIPTORS = 1 << 20  # Linux's own bound (fs.nr_open), where the hard lim
 HOLD_S = 10  # a request is expected to hold its connection for less
 TIME_WAIT_S = 60
 PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+MEMORY_FILE = Path("/proc/meminfo")
+BYTES_PER_WORD = 48  # of a prompt while it is made: draws, a list of words, the text, its JSON, the payload
 LEAST_PRIORITY = 19
 REQUESTS_PER_WORKER_S = 1_000
 TOKENS_PER_WORKER_S = 10_000
@@ -73,6 +75,26 @@ def check_ports(plan: Plan, config: DriveConfig) -> None:
             f"--fresh-connections: {needed} connections are due within {TIME_WAIT_S} s, but there are "
             f"{num_ports} local ports (net.ipv4.ip_local_port_range): lower --rate or keep connections alive"
         )
+
+
+def check_memory(plan: Plan) -> None:
+    """Refuse a prompt that would not fit the memory that is free while it is made."""
+    longest = int(plan.prompt_tokens.max(initial=0))
+    needed_bytes, free_bytes = longest * BYTES_PER_WORD, free_memory_bytes()
+    if free_bytes is not None and needed_bytes > free_bytes:
+        raise UsageError(
+            f"a prompt of {longest:,} tokens takes some {needed_bytes >> 20:,} MiB to make, and "
+            f"{free_bytes >> 20:,} MiB are free; shorten --input-tokens, or give it a max="
+        )
+
+
+def free_memory_bytes() -> int | None:
+    """Memory that can be had without swapping; None where the system does not say."""
+    try:
+        words = MEMORY_FILE.read_text().partition("MemAvailable:")[2].split()
+        return int(words[0]) * 1024
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def count_ports() -> int | None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from loadgen.clock import now_ns
 from loadgen.drive.config import DriveConfig, DriveResult, Progress, WorkerStats
 from loadgen.drive.dispatch import split_limit, split_plan
-from loadgen.drive.limits import check_descriptors, check_ports, choose_workers, step_back
+from loadgen.drive.limits import check_descriptors, check_memory, check_ports, choose_workers, step_back
 from loadgen.drive.worker import HELD_SIGNALS, Done, Ready, Report, Start, Stop, Task, run_worker
 from loadgen.errors import BenchError
 from loadgen.transport.sockets import parse_target, resolve_target
@@ -177,6 +177,7 @@ def drive(
     """
     check_descriptors(plan, config)
     check_ports(plan, config)
+    check_memory(plan)
     aside = ThreadPoolExecutor(1, "bench-watch", initializer=step_back)  # progress never delays a send
     crew = Crew(_tasks(plan, config, folder))
     try:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from loadgen.drive.config import DriveConfig
 from loadgen.drive.dispatch import NEVER_NS, ClosedSchedule, Due, OpenSchedule, Share, split_limit, split_plan
-from loadgen.drive.limits import check_descriptors, check_ports, choose_workers, peak_arrivals
+from loadgen.drive.limits import check_descriptors, check_memory, check_ports, choose_workers, peak_arrivals
 from loadgen.errors import UsageError
 from workloads.plan import Plan
 
@@ -210,6 +210,15 @@ def test_too_few_ports_for_fresh_connections_are_refused(monkeypatch: pytest.Mon
     with pytest.raises(UsageError, match=r"500 connections are due within 60 s, but there are 400"):
         check_ports(plan, config_of(fresh_connections=True))
     check_ports(plan, config_of())
+
+
+def test_a_prompt_that_memory_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = replace(plan_of([0, 0]), prompt_tokens=np.array([5, 2**31 - 1], np.int32))
+    monkeypatch.setattr("loadgen.drive.limits.free_memory_bytes", lambda: 64 << 30)
+    with pytest.raises(UsageError, match=r"2,147,483,647 tokens.*65,536 MiB are free.*--input-tokens"):
+        check_memory(plan)
+    monkeypatch.setattr("loadgen.drive.limits.free_memory_bytes", lambda: 128 << 30)
+    check_memory(plan)
 
 
 def test_the_number_of_load_processes_follows_the_plan() -> None:
