@@ -21,7 +21,7 @@ from workloads.errors import WorkloadError
 from workloads.laws import to_tokens
 from workloads.lengths import parse_law, sample_pairs
 from workloads.limits import ContextLimit
-from workloads.plan import Plan, take_ragged
+from workloads.plan import ROW_COLUMNS, Plan, take_ragged
 from workloads.prefixes import BLOCK_TOKENS, no_prefix, parse_prefixes
 from workloads.replay import read_rows
 from workloads.sessions import SessionRows, parse_sessions
@@ -154,20 +154,19 @@ def _kept(workload: Workload, rows: SessionRows, fits: NDArray[np.bool_]) -> Int
 
 def superpose(plans: list[Plan], num_requests: int | None) -> Plan:
     """Lay the plans of several clients over each other; sessions and blocks of one are never another's."""
-    columns: dict[str, list[Any]] = {
-        name: [] for name in (*_JOINED, "session", "class_id", "widths", "blocks")
-    }
+    parts: list[dict[str, Any]] = []
     next_session = next_block = 0
     for number, plan in enumerate(plans):
-        for name in _JOINED:
-            columns[name].append(getattr(plan, name))
-        columns["session"].append(np.where(plan.session >= 0, plan.session + next_session, -1))
-        columns["class_id"].append(np.full(len(plan), number, np.int32))
-        columns["widths"].append(np.diff(plan.prefix_offsets))
-        columns["blocks"].append(plan.prefix_blocks + next_block)
+        parts.append({name: getattr(plan, name) for name in ROW_COLUMNS})
+        parts[-1] |= {
+            "session": np.where(plan.session >= 0, plan.session + next_session, -1),
+            "class_id": np.full(len(plan), number, np.int32),
+            "widths": np.diff(plan.prefix_offsets),
+            "blocks": plan.prefix_blocks + next_block,
+        }
         next_session += int(plan.session.max(initial=-1)) + 1
         next_block += int(plan.prefix_blocks.max(initial=-1)) + 1
-    joined = {name: np.concatenate(parts) for name, parts in columns.items()}
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     order = np.argsort(joined["arrival_ns"], kind="stable")[:num_requests]
     offsets = np.append(0, np.cumsum(joined.pop("widths")))
     blocks, block_offsets = take_ragged(joined.pop("blocks"), offsets, order)
@@ -179,6 +178,3 @@ def superpose(plans: list[Plan], num_requests: int | None) -> Plan:
         block_tokens=BLOCK_TOKENS if len(blocks) else 0,
         source={"limits": dict(sum((Counter(plan.source["limits"]) for plan in plans), Counter()))},
     )
-
-
-_JOINED = ("arrival_ns", "prompt_tokens", "output_tokens", "turn", "think_ns")

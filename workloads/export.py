@@ -32,8 +32,7 @@ def _mooncake(plan: Plan, _: PromptMaker) -> Iterator[str]:
             "output_length": int(plan.output_tokens[i]),
         }
         if plan.block_tokens:
-            shared = plan.prefix_blocks[plan.prefix_offsets[i] : plan.prefix_offsets[i + 1]]
-            wide = [ids.setdefault(block, len(ids)) for block in shared[ratio - 1 :: ratio].tolist()]
+            wide = [ids.setdefault(b, len(ids)) for b in plan.blocks_of(i)[ratio - 1 :: ratio].tolist()]
             own = -(-int(plan.prompt_tokens[i]) // MOONCAKE_BLOCK) - len(wide)
             row["hash_ids"] = wide + [ids.setdefault((i, k), len(ids)) for k in range(own)]
         if plan.session[i] >= 0:
@@ -60,8 +59,7 @@ def _vllm(plan: Plan, prompts: PromptMaker) -> Iterator[str]:
         if has_texts:
             text = plain_text(texts[plan.text_id[i]])
         else:
-            blocks = plan.prefix_blocks[plan.prefix_offsets[i] : plan.prefix_offsets[i + 1]]
-            text = prompts.text(i, int(plan.prompt_tokens[i]), blocks, plan.block_tokens)
+            text = prompts.text(i, int(plan.prompt_tokens[i]), plan.blocks_of(i), plan.block_tokens)
         yield json.dumps({"prompt": text, "output_tokens": int(plan.output_tokens[i])})
 
 

@@ -15,6 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 INT32_MAX = 2**31 - 1
+ROW_COLUMNS = (
+    "arrival_ns", "prompt_tokens", "output_tokens", "session", "turn", "think_ns", "text_id", "class_id"
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,7 +58,7 @@ class Plan:
         for name in ("think_ns", "text_id"):
             if not len(getattr(self, name)):
                 object.__setattr__(self, name, np.full(n, -1, np.int64))
-        for name in ("prompt_tokens", "output_tokens", "session", "turn", "think_ns", "text_id", "class_id"):
+        for name in ROW_COLUMNS:
             assert len(getattr(self, name)) == n, f"{name} has another length than arrival_ns"
         assert len(self.prefix_offsets) == n + 1
         assert n == 0 or bool(np.all(np.diff(self.arrival_ns) >= 0)), "arrivals must ascend"
@@ -87,24 +90,25 @@ class Plan:
     def __len__(self) -> int:
         return len(self.arrival_ns)
 
-    def _columns(self) -> tuple[NDArray[Any], ...]:
-        texts = (self.text_id,) if (self.text_id >= 0).any() else ()
-        return (
-            *texts,
-            self.arrival_ns,
-            self.prompt_tokens,
-            self.output_tokens,
-            self.session,
-            self.turn,
-            self.think_ns,
-            self.class_id,
-            self.prefix_blocks,
-            self.prefix_offsets,
-        )
+    def _columns(self) -> list[NDArray[Any]]:
+        names = ["arrival_ns", "prompt_tokens", "output_tokens", "session", "turn", "think_ns", "class_id"]
+        texts = ["text_id"] if (self.text_id >= 0).any() else []
+        return [getattr(self, name) for name in (*texts, *names, "prefix_blocks", "prefix_offsets")]
 
-    def blocks_of(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Give prefix_blocks and prefix_offsets as they are for these rows alone."""
-        return take_ragged(self.prefix_blocks, self.prefix_offsets, rows)
+    def blocks_of(self, row: int) -> NDArray[np.int64]:
+        """The ids of the blocks that a prompt begins with."""
+        return self.prefix_blocks[self.prefix_offsets[row] : self.prefix_offsets[row + 1]]
+
+    def part(self, rows: NDArray[np.int64]) -> dict[str, Any]:
+        """The fields of a plan of these rows alone, in their order."""
+        blocks, offsets = take_ragged(self.prefix_blocks, self.prefix_offsets, rows)
+        return {
+            **{name: getattr(self, name)[rows] for name in ROW_COLUMNS},
+            "classes": self.classes,
+            "prefix_blocks": blocks,
+            "prefix_offsets": offsets,
+            "block_tokens": self.block_tokens,
+        }
 
     @property
     def span_s(self) -> float:

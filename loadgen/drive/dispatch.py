@@ -21,30 +21,11 @@ NEVER_NS = 2**62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Share:
-    """The rows of the plan that one load process sends, in order of arrival; columns as in Plan."""
+class Share(Plan):
+    """The rows of the plan that one load process sends; index: which rows those are."""
 
     worker: int
     index: NDArray[np.int64]
-    arrival_ns: NDArray[np.int64]
-    prompt_tokens: NDArray[np.int32]
-    output_tokens: NDArray[np.int32]
-    session: NDArray[np.int64]
-    turn: NDArray[np.int64]
-    think_ns: NDArray[np.int64]
-    text_id: NDArray[np.int64]
-    class_id: NDArray[np.int32]
-    classes: tuple[str, ...]
-    prefix_blocks: NDArray[np.int64]
-    prefix_offsets: NDArray[np.int64]
-    block_tokens: int
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def blocks_of(self, position: int) -> NDArray[np.int64]:
-        """The ids of the blocks that the prompt begins with."""
-        return self.prefix_blocks[self.prefix_offsets[position] : self.prefix_offsets[position + 1]]
 
     def position_of(self, index: int) -> int:
         """Where a request of the plan stands in this share."""
@@ -57,27 +38,8 @@ def split_plan(plan: Plan, num_workers: int) -> list[Share]:
     The union of the shares is the plan, whatever their number; one may be empty where sessions are few.
     """
     owner = np.where(plan.session >= 0, plan.session, np.arange(len(plan))) % num_workers
-    return [_share(plan, worker, np.flatnonzero(owner == worker)) for worker in range(num_workers)]
-
-
-def _share(plan: Plan, worker: int, index: NDArray[np.int64]) -> Share:
-    prefix_blocks, prefix_offsets = plan.blocks_of(index)
-    return Share(
-        worker=worker,
-        index=index,
-        arrival_ns=plan.arrival_ns[index],
-        prompt_tokens=plan.prompt_tokens[index],
-        output_tokens=plan.output_tokens[index],
-        session=plan.session[index],
-        turn=plan.turn[index],
-        think_ns=plan.think_ns[index],
-        text_id=plan.text_id[index],
-        class_id=plan.class_id[index],
-        classes=plan.classes,
-        prefix_blocks=prefix_blocks,
-        prefix_offsets=prefix_offsets,
-        block_tokens=plan.block_tokens,
-    )
+    rows = [np.flatnonzero(owner == worker) for worker in range(num_workers)]
+    return [Share(worker=worker, index=index, **plan.part(index)) for worker, index in enumerate(rows)]
 
 
 def split_limit(limit: int | None, num_workers: int) -> list[int | None]:
