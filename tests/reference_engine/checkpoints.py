@@ -12,7 +12,7 @@ from tests.real_servers.make_model import make_tokenizer
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    import transformers
+    import transformers as transformers
 
 SMALL: dict[str, Any] = {
     "vocab_size": 300,
