@@ -158,8 +158,8 @@ def _checked(ctx: typer.Context, parameter: Any, value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """What one measured run is asked to do. Times are seconds once parsed."""
+class PlanOptions:
+    """What is sent, and when. Times are seconds once parsed."""
 
     rate: float | None = flag(None, LOAD, "Requests per second, sent whatever the server does.")
     workload: str | None = flag(
@@ -177,9 +177,6 @@ class RunOptions:
     requests: int | None = flag(None, LOAD, "Number of requests, in place of a duration.", parse=parse_count)
     concurrency: int | None = flag(
         None, LOAD, "Closed loop: this many requests at a time (no --rate).", min=1
-    )
-    max_in_flight: int | None = flag(
-        None, LOAD, "Cap on requests in flight; named in the summary, for it closes the loop.", min=1
     )
     trace: Path | None = flag(
         None, LOAD, "Replay recorded arrivals and lengths from this file.", metavar="FILE"
@@ -200,19 +197,6 @@ class RunOptions:
     exact_count: bool = flag(False, LOAD, "Exactly rate times duration requests.", "--exact-count")
     sessions: str | None = flag(None, LOAD, "Multi-turn: closed(turns=4,think=8s), open(turns=4,gap=30s).")
     seed: int = flag(0, LOAD, "Seed of arrivals, lengths and prompts.")
-    repeat: int | None = flag(
-        None, LOAD, "Runs, each with a seed of its own; intervals are over runs.", min=1
-    )
-    warmup: Any = flag(
-        "auto", LOAD, "Left out of the metrics at the start: auto, 10s or 0.", parse=parse_warmup
-    )
-    slo: Texts = flag((), LOAD, "METRIC[.STAT]=VALUE, such as ttft=500ms or itl.p99=50ms; may be repeated.")
-    max_send_lag: float | None = flag(
-        None,
-        LOAD,
-        "Send lag p99 above which the run is invalid (default: 1ms or 5 % of TTFT).",
-        parse=parse_duration,
-    )
 
     dist: str | None = flag(
         None, LENGTHS, "Family of the token lengths: fixed, uniform, lognormal (default), ...", metavar="NAME"
@@ -233,14 +217,36 @@ class RunOptions:
         "Prompts are words (default), token-ids, or a FILE of texts sent as they are.",
         metavar="KIND",
     )
-    tokenizer: Path | None = flag(
-        None, LENGTHS, "Local tokenizer.json that counts prompts where the server does not.", metavar="FILE"
-    )
     prefixes: str | None = flag(
         None, LENGTHS, "Shared prefixes: pool(size=50,tokens=512,zipf=1.1,common=128)."
     )
     over_context: str | None = flag(
         None, LENGTHS, "Over context_tokens: error (default), clip, drop, resample.", metavar="POLICY"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions(PlanOptions):
+    """What one measured run is asked to do."""
+
+    max_in_flight: int | None = flag(
+        None, LOAD, "Cap on requests in flight; named in the summary, for it closes the loop.", min=1
+    )
+    repeat: int | None = flag(
+        None, LOAD, "Runs, each with a seed of its own; intervals are over runs.", min=1
+    )
+    warmup: Any = flag(
+        "auto", LOAD, "Left out of the metrics at the start: auto, 10s or 0.", parse=parse_warmup
+    )
+    slo: Texts = flag((), LOAD, "METRIC[.STAT]=VALUE, such as ttft=500ms or itl.p99=50ms; may be repeated.")
+    max_send_lag: float | None = flag(
+        None,
+        LOAD,
+        "Send lag p99 above which the run is invalid (default: 1ms or 5 % of TTFT).",
+        parse=parse_duration,
+    )
+    tokenizer: Path | None = flag(
+        None, LENGTHS, "Local tokenizer.json that counts prompts where the server does not.", metavar="FILE"
     )
 
     target: Texts = flag(
@@ -321,16 +327,24 @@ class RunOptions:
     wide: bool = flag(False, OUTPUT, "More columns than fit in 80.", "--wide")
 
 
-Options = TypeVar("Options", bound=RunOptions)
+def shared(name: str) -> Any:
+    """A field of the same name, default and flag as that of a run."""
+    option = RunOptions.__dataclass_fields__[name]
+    return dataclasses.field(default=option.default, metadata=option.metadata)
+
+
+Options = TypeVar("Options")
 
 
 def takes_options(command: Callable[[typer.Context, Options], None]) -> Callable[..., None]:
     """Give a typer command the fields of its `options`, a dataclass, as flags."""
-    kind: type[Options] = get_type_hints(command)["options"]
+    kind: Any = get_type_hints(command)["options"]
     hints = get_type_hints(kind, include_extras=True)
     parameters = [inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)]
     for option in fields(kind):
-        default = list(option.default) if option.default == () else option.default
+        default: Any = list(option.default) if option.default == () else option.default
+        if default is dataclasses.MISSING:
+            default = inspect.Parameter.empty
         annotation = hints[option.name]
         if "flag" in option.metadata:
             annotation = Annotated[annotation, option.metadata["flag"]]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
-    from loadgen.cli.options import RunOptions
+    from loadgen.cli.options import PlanOptions
     from workloads import Plan, Workload
 
 FIELD_OF_FLAG = {
@@ -37,7 +37,7 @@ def parse_changes(changes: list[str] | tuple[str, ...] | None) -> dict[str, str]
     return given
 
 
-def make_plan(options: RunOptions) -> Plan:
+def make_plan(options: PlanOptions) -> Plan:
     """Turn the flags of load and lengths into a plan; UsageError says what is wrong."""
     from workloads import WorkloadError
 
@@ -52,7 +52,7 @@ def make_plan(options: RunOptions) -> Plan:
         raise UsageError(str(exc)) from exc
 
 
-def make_workload(options: RunOptions) -> Workload:
+def make_workload(options: PlanOptions) -> Workload:
     """Load the workload named, or start from the defaults, and let the flags change it."""
     from workloads import Workload
     from workloads.files import load_workload, with_changes
@@ -81,7 +81,7 @@ class Served(Protocol):
     def context_tokens(self) -> int | None: ...
 
 
-def fit_to_context(plan: Plan, options: RunOptions, served: Served) -> Plan:
+def fit_to_context(plan: Plan, options: PlanOptions, served: Served) -> Plan:
     """Refuse a plan with a request that the target can never serve, or treat it as `--over-context` says."""
     context = served.context_tokens
     totals = plan.prompt_tokens.astype("int64") + plan.output_tokens

@@ -54,12 +54,12 @@ def report(
     if not is_run and file_format is not ReportFormat.HTML and folder.is_dir():
         raise UsageError(f"--format {file_format.value} is for one run; {folder} is a folder of several")
     if (page := render_series(folder)) is not None:
-        typer.echo(write(output or folder / "report.html", page.encode()))
+        typer.echo(write(output or folder / "report.html", page))
         return
     if not is_run and any(folder.glob("*/manifest.json")):
         from reports.index import render_index
 
-        typer.echo(write(output or folder / "index.html", render_index(folder).encode()))
+        typer.echo(write(output or folder / "index.html", render_index(folder)))
         return
     from loadgen.store import load
     from reports.export import FIGURE_FORMATS, render_files
@@ -91,11 +91,11 @@ def render_series(folder: Path) -> str | None:
     return None
 
 
-def write(path: Path, content: bytes) -> Path:
+def write(path: Path, content: bytes | str) -> Path:
     """Write a file and the folders above it; UsageError says why where it cannot be."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
     except OSError as exc:
         raise UsageError(f"cannot write {path}: {exc.strerror}") from exc
     return path

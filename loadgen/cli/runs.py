@@ -9,10 +9,12 @@ from typing import Annotated
 
 import typer
 
+from loadgen.cli.report import write
 from loadgen.errors import RunFolderError, UsageError
 
 app = typer.Typer(help="List, show, import and export run folders.", no_args_is_help=True)
 
+SERIES = ("repeat", "sweep", "capacity", "compare", "study")  # the file that each leaves beside its runs
 Out = Annotated[Path, typer.Option("--out", help="Folder of the run folders.", metavar="DIR")]
 
 
@@ -24,21 +26,29 @@ class Format(StrEnum):
 
 @app.command("list")
 def list_runs(out: Out = Path("runs")) -> None:
-    """List run folders, oldest first: name, status, verdict, requests, what was measured."""
+    """List run folders and series, oldest first: name, status, verdict, requests, what was measured."""
+    for folder in sorted(out.glob("*/")):
+        if (folder / "manifest.json").exists():
+            typer.echo(describe_run(folder))
+        elif kinds := [kind for kind in SERIES if (folder / f"{kind}.json").exists()]:
+            num_runs = len(list(folder.glob("**/manifest.json")))
+            typer.echo(f"{folder}  {kinds[0]} of {num_runs} runs")
+
+
+def describe_run(folder: Path) -> str:
+    """One run in one line."""
     from loadgen.store import load
 
-    for manifest in sorted(out.glob("*/manifest.json")):
-        try:
-            run = load(manifest.parent)
-            summary = run.summary or {}
-        except RunFolderError as exc:
-            typer.echo(f"{manifest.parent}  unreadable: {exc}")
-            continue
-        verdict = (summary.get("verdict") or {}).get("status", "not judged")
-        num_ok, num = (str((summary.get("counts") or {}).get(name, "?")) for name in ("ok", "scheduled"))
-        target = run.manifest.get("target") or {}
-        what = target.get("url") or target.get("model") or "?"
-        typer.echo(f"{run.path}  {run.manifest['status']}  {verdict}  {num_ok}/{num} ok  {what}")
+    try:
+        run = load(folder)
+        summary = run.summary or {}
+    except RunFolderError as exc:
+        return f"{folder}  unreadable: {exc}"
+    verdict = (summary.get("verdict") or {}).get("status", "not judged")
+    num_ok, num = (str((summary.get("counts") or {}).get(name, "?")) for name in ("ok", "scheduled"))
+    target = run.manifest.get("target") or {}
+    what = target.get("url") or target.get("model") or "?"
+    return f"{folder}  {run.manifest['status']}  {verdict}  {num_ok}/{num} ok  {what}"
 
 
 @app.command("show")
@@ -98,14 +108,7 @@ def export_run(
     if baseline == (to is not None):
         raise UsageError("say what to write: --as vllm, or --baseline")
     text = describe_baseline(run) if baseline else json.dumps(export_vllm(load(run)), allow_nan=False)
-    if output is None:
-        typer.echo(text)
-        return
-    try:
-        output.write_text(text + "\n", encoding="utf-8")
-    except OSError as exc:
-        raise UsageError(f"cannot write {output}: {exc.strerror}") from exc
-    typer.echo(output)
+    typer.echo(text if output is None else write(output, text + "\n"))
 
 
 def describe_baseline(folder: Path) -> str:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadgen.cli.options import COUNT, TIME
-from loadgen.cli.plans import parse_changes
+from loadgen.cli.options import PlanOptions, shared, takes_options
+from loadgen.cli.plans import make_plan
+from loadgen.cli.report import write
 from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,35 +27,54 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Preview, inspect, fit and export workloads.", no_args_is_help=True)
 
-File = Annotated[
-    Path, typer.Argument(help="A recorded workload, in any of the formats known.", metavar="FILE")
-]
-Window = Annotated[str | None, typer.Option("--trace-window", help="Part of the recording: START:END.")]
-Columns = Annotated[
-    str | None,
-    typer.Option("--trace-columns", help="Columns of a format not known: time=NAME,input=NAME,output=NAME."),
-]
-Unit = Annotated[str | None, typer.Option("--time-unit", help="Unit of the times: datetime, s, ms, us, ns.")]
-Blocks = Annotated[int | None, typer.Option("--block-tokens", help="Tokens in a block that an id names.")]
-BadRows = Annotated[str, typer.Option("--bad-rows", help="A bad row is an error, or dropped: error, drop.")]
-ZeroOutput = Annotated[str, typer.Option("--zero-output", help="Rows without output: drop, as-one, error.")]
-Dequantize = Annotated[bool, typer.Option("--dequantize", help="Spread the times over the recording's tick.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of arrivals, lengths and prompts.")]
-Name = Annotated[
-    str | None, typer.Argument(help="A workload file, or a preset (see below).", metavar="[WORKLOAD]")
-]
-Set = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", help="Change one key of the workload: KEY=VALUE; may be repeated.", metavar="KEY=VALUE"
-    ),
-]
-Rate = Annotated[float | None, typer.Option("--rate", help="Requests per second.")]
-Duration = Annotated[
-    float | None, typer.Option("--duration", parser=TIME, metavar="TIME", help="For how long.")
-]
-Requests = Annotated[int | None, typer.Option("--requests", parser=COUNT, metavar="N", help="How many.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviewOptions(PlanOptions):
+    """The flags of load and lengths, the workload as an argument."""
+
+    workload: Annotated[
+        str | None, typer.Argument(help="A workload file, or a preset (see below).", metavar="[WORKLOAD]")
+    ] = None
+    json: Json = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions(PreviewOptions):
+    out: Annotated[Path, typer.Option("--out", help="File to write.", metavar="FILE")]
+    form: Annotated[str, typer.Option("--format", help="mooncake, azure or vllm.")] = "mooncake"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedOptions:
+    """A recording, and how it is read."""
+
+    file: Annotated[
+        Path, typer.Argument(help="A recorded workload, in any of the formats known.", metavar="FILE")
+    ]
+    trace_window: Any = shared("trace_window")  # noqa: RUF009
+    trace_columns: str | None = shared("trace_columns")
+    time_unit: str | None = shared("time_unit")
+    bad_rows: str | None = shared("bad_rows")
+    zero_output: str | None = shared("zero_output")
+    dequantize: bool = shared("dequantize")
+    block_tokens: Annotated[
+        int | None, typer.Option("--block-tokens", help="Tokens in a block that an id names.")
+    ] = None
+    json: Json = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitOptions(RecordedOptions):
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write the workload file here.", metavar="FILE")
+    ] = None
+    lengths: Annotated[
+        Path | None, typer.Option("--lengths", help="ServeGen: the file with the clients' lengths.")
+    ] = None
+
+
 PRESETS = "Presets: agent, batch, bursty, chat, code, long-context, rag, reasoning, summary."
 
 
@@ -69,28 +90,20 @@ def _told() -> Iterator[None]:
 
 
 @app.command(epilog=PRESETS)
-def preview(
-    workload: Name = None,
-    rate: Rate = None,
-    duration: Duration = None,
-    requests: Requests = None,
-    changes: Set = None,
-    seed: Seed = 0,
-    as_json: Json = False,
-) -> None:
+@takes_options
+def preview(ctx: typer.Context, options: PreviewOptions) -> None:  # noqa: ARG001
     """Show the plan that a workload gives: rate over time, gaps, lengths, sessions, sharing."""
     from workloads.figures import profile
 
-    with _told():
-        plan = _resolve(workload, rate, duration, requests, changes).plan(seed)
+    plan = make_plan(options)
     realised = plan.source["realised"]
-    if as_json:
+    if options.json:
         document = {"requests": len(plan), "plan_digest": plan.digest(), **plan.source}
         typer.echo(json.dumps(document, allow_nan=False))
         return
     console = _console()
     console.print(
-        f"[bold]{len(plan):,} requests[/] in {plan.span_s:.1f} s, plan {plan.digest()}, seed {seed}"
+        f"[bold]{len(plan):,} requests[/] in {plan.span_s:.1f} s, plan {plan.digest()}, seed {options.seed}"
     )
     if rate_asked := plan.source["workload"].get("rate_per_s"):
         console.print(f"asked     {rate_asked:g}/s")
@@ -112,33 +125,22 @@ def preview(
 
 
 @app.command()
-def inspect(
-    file: File,
-    trace_window: Window = None,
-    trace_columns: Columns = None,
-    time_unit: Unit = None,
-    block_tokens: Blocks = None,
-    bad_rows: BadRows = "error",
-    zero_output: ZeroOutput = "drop",
-    as_json: Json = False,
-) -> None:
+@takes_options
+def inspect(ctx: typer.Context, options: RecordedOptions) -> None:  # noqa: ARG001
     """Say what a recorded workload holds, and draw it."""
     from workloads.figures import profile
     from workloads.replay import read_rows, trace_facts
     from workloads.streams import Streams
 
     with _told():
-        workload = _recorded(
-            file, trace_window, trace_columns, time_unit, block_tokens, bad_rows, zero_output
-        )
-        table = read_rows(workload, Streams(0))
+        table = read_rows(_recorded(options), Streams(0))
     facts = trace_facts(table)
-    if as_json:
+    if options.json:
         typer.echo(json.dumps(facts, allow_nan=False))
         return
     console = _console()
     unit = f", times in {facts['unit']}" if facts["unit"] else ", no times"
-    console.print(f"[bold]{file}[/]: {facts['format']} format{unit}")
+    console.print(f"[bold]{options.file}[/]: {facts['format']} format{unit}")
     rows = facts["rows"]
     dropped = "".join(f", {count:,} dropped: {reason}" for reason, count in rows["dropped"].items())
     console.print(f"rows      {rows['read']:,} read, {rows['kept']:,} kept{dropped}")
@@ -162,21 +164,8 @@ def inspect(
 
 
 @app.command()
-def fit(
-    file: File,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Write the workload file here.", metavar="FILE")
-    ] = None,
-    lengths: Annotated[
-        Path | None, typer.Option("--lengths", help="ServeGen: the file with the clients' lengths.")
-    ] = None,
-    dequantize: Dequantize = False,
-    trace_window: Window = None,
-    trace_columns: Columns = None,
-    time_unit: Unit = None,
-    bad_rows: BadRows = "error",
-    as_json: Json = False,
-) -> None:
+@takes_options
+def fit(ctx: typer.Context, options: FitOptions) -> None:  # noqa: ARG001
     """Make a synthetic workload of a recorded one, as TOML, with its goodness of fit."""
     from workloads.files import render_toml
     from workloads.fit import fit_table
@@ -186,91 +175,50 @@ def fit(
     from workloads.traces import has_client_models, look
 
     with _told():
-        recorded = _recorded(file, trace_window, trace_columns, time_unit, None, bad_rows, "drop")
-        if has_client_models(look(file)):
-            workload, goodness = load_servegen(file, lengths, recorded.trace_window), {}
+        recorded = _recorded(options)
+        if has_client_models(look(options.file)):
+            workload, goodness = load_servegen(options.file, options.lengths, options.trace_window), {}
             notes: tuple[str, ...] = (f"{len(workload.clients)} of ServeGen's clients",)
         else:
             streams = Streams(0)
             table = read_rows(recorded, streams)
-            found = fit_table(
-                dequantized(table, streams) if dequantize else table, file.name.partition(".")[0]
-            )
+            if options.dequantize:
+                table = dequantized(table, streams)
+            found = fit_table(table, options.file.name.partition(".")[0])
             workload, goodness, notes = found.workload, found.goodness, found.notes
     text = render_toml(workload, notes)
-    if out is not None:
-        _write(out, text)
-    if as_json:
+    if options.out is not None:
+        write(options.out, text)
+    if options.json:
         document = {"workload": workload.to_dict(), "goodness": goodness, "notes": list(notes)}
         typer.echo(json.dumps(document, allow_nan=False))
         return
-    if out is None:
+    if options.out is None:
         typer.echo(text, nl=False)
     _tell_goodness(goodness)
 
 
 @app.command(epilog=PRESETS)
-def export(
-    out: Annotated[Path, typer.Option("--out", help="File to write.", metavar="FILE")],
-    workload: Name = None,
-    form: Annotated[str, typer.Option("--format", help="mooncake, azure or vllm.")] = "mooncake",
-    rate: Rate = None,
-    duration: Duration = None,
-    requests: Requests = None,
-    changes: Set = None,
-    seed: Seed = 0,
-) -> None:
+@takes_options
+def export(ctx: typer.Context, options: ExportOptions) -> None:  # noqa: ARG001
     """Write the plan of a workload in a format that other tools read."""
     from workloads import PromptMaker
     from workloads.export import export_lines
 
+    plan = make_plan(options)
     with _told():
-        plan = _resolve(workload, rate, duration, requests, changes).plan(seed)
-        lines = export_lines(plan, form, PromptMaker(seed, nonce=0))
-    _write(out, "".join(f"{line}\n" for line in lines))
-    typer.echo(f"{len(plan):,} requests written to {out} as {form}", err=True)
+        lines = export_lines(plan, options.form, PromptMaker(options.seed, nonce=0))
+        write(options.out, "".join(f"{line}\n" for line in lines))
+    typer.echo(f"{len(plan):,} requests written to {options.out} as {options.form}", err=True)
 
 
-def _resolve(
-    name: str | None,
-    rate: float | None,
-    duration: float | None,
-    requests: int | None,
-    changes: list[str] | None,
-) -> Workload:
-    """Load the workload named, and let the flags change it."""
-    from workloads import Workload
-    from workloads.files import load_workload, with_changes
-
-    workload = Workload() if name is None else load_workload(name)
-    given: dict[str, Any] = {**parse_changes(changes)}
-    flags = {"rate_per_s": rate, "duration_s": duration, "num_requests": requests}
-    given |= {key: value for key, value in flags.items() if value is not None}
-    return with_changes(workload, given)
-
-
-def _recorded(
-    file: Path,
-    window: str | None,
-    columns: str | None,
-    unit: str | None,
-    block_tokens: int | None,
-    bad_rows: str,
-    zero_output: str,
-) -> Workload:
+def _recorded(options: RecordedOptions) -> Workload:
     from workloads import Workload
     from workloads.files import with_changes
 
-    values = {
-        "trace": file,
-        "trace_window": window,
-        "trace_columns": columns,
-        "time_unit": unit,
-        "block_tokens": block_tokens,
-        "bad_rows": bad_rows,
-        "zero_output": zero_output,
-    }
-    workload = with_changes(Workload(), {key: value for key, value in values.items() if value is not None})
+    names = ("trace_window", "trace_columns", "time_unit", "block_tokens", "bad_rows", "zero_output")
+    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    workload = with_changes(Workload(), {"trace": options.file, **given})
     workload.check()
     return workload
 
@@ -326,10 +274,3 @@ def _tell_goodness(goodness: dict[str, Any]) -> None:
             typer.echo(
                 f"KS distance of {side}: {goodness[side]['ks']:.3f} (single families: {others})", err=True
             )
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as exc:
-        raise UsageError(f"cannot write {path}: {exc.strerror}") from exc

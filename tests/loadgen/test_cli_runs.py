@@ -43,6 +43,18 @@ def test_import_list_show_export(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert json.loads((tmp_path / "theirs.json").read_text())["completed"] == 3
 
 
+def test_a_series_is_listed_with_the_number_of_its_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "sweep-1"
+    for name in ("rate-5", "rate-10"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "manifest.json").write_text("{}")
+    (folder / "sweep.json").write_text("{}")
+    (tmp_path / "other").mkdir()
+    assert runs(capsys, "list", "--out", tmp_path)[1] == f"{folder}  sweep of 2 runs\n"
+
+
 def test_a_folder_that_cannot_be_read_is_listed_as_such(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -54,7 +66,9 @@ def test_a_folder_that_cannot_be_read_is_listed_as_such(
 
 def test_what_cannot_be_done_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = imported(tmp_path, capsys)
-    code, _, err = runs(capsys, "export", folder, "--as", "vllm", "-o", tmp_path / "no" / "where.json")
+    code, _, err = runs(
+        capsys, "export", folder, "--as", "vllm", "-o", folder / "manifest.json" / "where.json"
+    )
     assert (code, "cannot write" in err) == (2, True)
     code, _, err = runs(capsys, "import", tmp_path / "gone.json")
     assert (code, "cannot read" in err) == (2, True)
