@@ -11,8 +11,7 @@ import json
 import os
 import re
 import urllib.request
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,80 +20,16 @@ import pytest
 import loadgen
 from loadgen.store import Run
 from loadgen.target import ServerProcess
+from tests.real_servers.engines import READY_S, Engine, engines
 from tests.test_main_job import BUSY_MACHINE, bench
 
 SERVERS = Path(os.environ["SERVERS"]).resolve()
-READY_S = 400.0
 MAX_SHARE = 0.25
 MAX_HTTP_S = {"ttft_s": 0.02, "e2e_s": 0.02, "itl_s": 0.002}  # what its HTTP side may add on a busy machine
 pytestmark = [pytest.mark.load, pytest.mark.timeout(600)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Engine:
-    """How one engine is started. apis: those it is measured by. ignores_eos: lengths are as asked for."""
-
-    command: Sequence[str]
-    port: int
-    health: str
-    rate: float
-    apis: Sequence[str]
-    ignores_eos: bool = True
-    has_metrics: bool = True
-    environment: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-
-LOCAL = ("--host", "127.0.0.1", "--port")
-QUIET = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-ENGINES = {
-    "vllm": Engine(
-        command=[
-            f"{SERVERS}/vllm/bin/python",
-            *("-m", "vllm.entrypoints.openai.api_server", "--model", f"{SERVERS}/tiny"),
-            *("--served-model-name", "tiny", *LOCAL, "8101", "--dtype", "float32"),
-            *("--max-model-len", "2048", "--enforce-eager"),
-        ],
-        port=8101,
-        health="/health",
-        rate=4,
-        apis=("completions", "chat"),
-        environment={
-            **QUIET,
-            "VLLM_NO_USAGE_STATS": "1",
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        },
-    ),
-    "llama-server": Engine(
-        command=[
-            f"{SERVERS}/llama-server",
-            *("-m", f"{SERVERS}/tiny/tiny.gguf", "-a", "tiny", *LOCAL, "8102", "-t", "1", "-tb", "1"),
-            *("-c", "8192", "-np", "32", "--kv-unified", "--metrics"),
-        ],
-        port=8102,
-        health="/health",
-        rate=8,
-        apis=("completions", "chat", "llamacpp"),
-    ),
-    "transformers": Engine(
-        command=[
-            f"{SERVERS}/transformers/bin/transformers",
-            *("serve", f"{SERVERS}/tiny", *LOCAL, "8103", "--device", "cpu", "--dtype", "float32"),
-            *("--continuous-batching", "--cb-num-blocks", "64"),
-        ],
-        port=8103,
-        health="/health",
-        rate=3,
-        apis=("completions", "chat"),
-        ignores_eos=False,
-        has_metrics=False,
-        environment=QUIET,
-    ),
-}
+ENGINES = engines(SERVERS)
 CASES = [(name, api) for name, engine in ENGINES.items() for api in engine.apis]
 
 
@@ -110,9 +45,8 @@ def running() -> Iterator[dict[str, ServerProcess]]:
 def ensure(running: dict[str, ServerProcess], name: str, log: Path) -> Engine:
     engine = ENGINES[name]
     if name not in running:
-        settings = [f"{setting}={value}" for setting, value in engine.environment.items()]
-        running[name] = ServerProcess(["env", *settings, *engine.command], log=log)
-        running[name].wait_answers(engine.url + engine.health, READY_S)
+        running[name] = ServerProcess(engine.command, log=log)
+        running[name].wait_answers(engine.health_url, READY_S)
     return engine
 
 
