@@ -81,7 +81,7 @@ class _Checkpoint:
             q_norm, k_norm = (
                 paired(norm, 1).expand(n, -1) for norm, n in ((q_norm, shape.heads), (k_norm, shape.kv_heads))
             )
-            qk_norm = torch.cat([q_norm, k_norm]).to(self._dtype)
+            qk_norm = torch.cat([q_norm, k_norm]).view(shape.heads + shape.kv_heads, -1, 2).to(self._dtype)
         return LayerWeights(
             qkv=self._side_by_side(self._qkv(attention, "weight"), f"{prefix}input_layernorm.weight"),
             attention_out=self._need(f"{attention}o_proj.weight").t().to(self._dtype).contiguous(),
