@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.clock import now_ns
+from loadgen.priority import step_back
 from loadgen.store import replacing
 
 SERVER_SCHEMA_VERSION = 1
@@ -26,78 +27,37 @@ MAX_PAGE_BYTES = 64 << 20
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
-GAUGES: Mapping[str, str] = {
-    "engine_requests_running": "running",
-    "engine_requests_waiting": "waiting",
-    "engine_kv_usage_ratio": "kv_usage",
-    "vllm:num_requests_running": "running",
-    "vllm:num_requests_waiting": "waiting",
-    "vllm:kv_cache_usage_perc": "kv_usage",
-    "vllm:gpu_cache_usage_perc": "kv_usage",
-    "sglang:num_running_reqs": "running",
-    "sglang:num_queue_reqs": "waiting",
-    "sglang:token_usage": "kv_usage",
-    "tgi_batch_current_size": "running",
-    "tgi_queue_size": "waiting",
-    "llamacpp:requests_processing": "running",
-    "llamacpp:requests_deferred": "waiting",
-    "llamacpp:kv_cache_usage_ratio": "kv_usage",
-    "nv_inference_pending_request_count": "waiting",
+SERIES: Mapping[str, str] = {  # ours: every server's own names for it
+    "running": "engine_requests_running vllm:num_requests_running sglang:num_running_reqs "
+    "tgi_batch_current_size llamacpp:requests_processing",
+    "waiting": "engine_requests_waiting vllm:num_requests_waiting sglang:num_queue_reqs tgi_queue_size "
+    "llamacpp:requests_deferred nv_inference_pending_request_count",
+    "kv_usage": "engine_kv_usage_ratio vllm:kv_cache_usage_perc vllm:gpu_cache_usage_perc sglang:token_usage "
+    "llamacpp:kv_cache_usage_ratio",
+    "preemptions": "engine_preemptions_total vllm:num_preemptions_total",
+    "requests": "engine_requests_finished_total vllm:request_success_total sglang:num_requests_total "
+    "tgi_request_success nv_inference_request_success",
+    # the reference engine: computed ones, also again; llama.cpp: those that no cache held, and the others
+    "prompt_tokens": "engine_prompt_tokens_total vllm:prompt_tokens_total sglang:prompt_tokens_total "
+    "tgi_request_input_length_sum llamacpp:prompt_tokens_total llamacpp:prompt_tokens_cached_total",
+    "output_tokens": "engine_output_tokens_total vllm:generation_tokens_total sglang:generation_tokens_total "
+    "tgi_request_generated_tokens_sum llamacpp:tokens_predicted_total",
+    "prefix_hit_tokens": "engine_prefix_cached_tokens_total vllm:prefix_cache_hits_total "
+    "sglang:cached_tokens_total llamacpp:prompt_tokens_cached_total",
+    "prefix_query_tokens": "vllm:prefix_cache_queries_total",
 }
-COUNTERS: Mapping[str, tuple[str, ...]] = {
-    "engine_prompt_tokens_total": ("prompt_tokens",),  # computed ones, also again
-    "engine_prefix_cached_tokens_total": ("prefix_hit_tokens",),
-    "engine_output_tokens_total": ("output_tokens",),
-    "engine_preemptions_total": ("preemptions",),
-    "engine_requests_finished_total": ("requests",),
-    "vllm:num_preemptions_total": ("preemptions",),
-    "vllm:prefix_cache_hits_total": ("prefix_hit_tokens",),
-    "vllm:prefix_cache_queries_total": ("prefix_query_tokens",),
-    "vllm:prompt_tokens_total": ("prompt_tokens",),
-    "vllm:generation_tokens_total": ("output_tokens",),
-    "vllm:request_success_total": ("requests",),
-    "sglang:prompt_tokens_total": ("prompt_tokens",),
-    "sglang:generation_tokens_total": ("output_tokens",),
-    "sglang:cached_tokens_total": ("prefix_hit_tokens",),
-    "sglang:num_requests_total": ("requests",),
-    "tgi_request_success": ("requests",),
-    "tgi_request_input_length_sum": ("prompt_tokens",),
-    "tgi_request_generated_tokens_sum": ("output_tokens",),
-    "llamacpp:prompt_tokens_total": ("prompt_tokens",),  # those that no cache held
-    "llamacpp:prompt_tokens_cached_total": ("prompt_tokens", "prefix_hit_tokens"),
-    "llamacpp:tokens_predicted_total": ("output_tokens",),
-    "nv_inference_request_success": ("requests",),
-}
-HISTOGRAMS: Mapping[str, tuple[str, ...]] = {
-    "ttft_s": (
-        "engine_time_to_first_token_seconds",
-        "vllm:time_to_first_token_seconds",
-        "sglang:time_to_first_token_seconds",
-    ),
-    "itl_s": (
-        "engine_inter_token_latency_seconds",
-        "vllm:inter_token_latency_seconds",
-        "vllm:time_per_output_token_seconds",
-        "sglang:inter_token_latency_seconds",
-        "sglang:time_per_output_token_seconds",
-    ),
-    "e2e_s": (
-        "vllm:e2e_request_latency_seconds",
-        "sglang:e2e_request_latency_seconds",
-        "tgi_request_duration",
-    ),
-    "queue_s": (
-        "engine_queue_time_seconds",
-        "vllm:request_queue_time_seconds",
-        "sglang:queue_time_seconds",
-        "tgi_request_queue_duration",
-    ),
-    "prefill_s": ("vllm:request_prefill_time_seconds",),
-    "decode_s": ("vllm:request_decode_time_seconds",),
-    "tpot_s": (
-        "vllm:request_time_per_output_token_seconds",
-        "tgi_request_mean_time_per_token_duration",
-    ),
+HISTOGRAMS: Mapping[str, str] = {  # the first that a server has
+    "ttft_s": "engine_time_to_first_token_seconds vllm:time_to_first_token_seconds "
+    "sglang:time_to_first_token_seconds",
+    "itl_s": "engine_inter_token_latency_seconds vllm:inter_token_latency_seconds "
+    "vllm:time_per_output_token_seconds sglang:inter_token_latency_seconds "
+    "sglang:time_per_output_token_seconds",
+    "e2e_s": "vllm:e2e_request_latency_seconds sglang:e2e_request_latency_seconds tgi_request_duration",
+    "queue_s": "engine_queue_time_seconds vllm:request_queue_time_seconds sglang:queue_time_seconds "
+    "tgi_request_queue_duration",
+    "prefill_s": "vllm:request_prefill_time_seconds",
+    "decode_s": "vllm:request_decode_time_seconds",
+    "tpot_s": "vllm:request_time_per_output_token_seconds tgi_request_mean_time_per_token_duration",
 }
 IS_GAUGE = re.compile(r"running|waiting|kv_usage|process_rss_bytes|gpu\d+_(utilization|memory_bytes|power_w)")
 
@@ -117,14 +77,11 @@ def parse_metrics(text: str) -> Sample:
         if (value := _number(number)) is not None:
             series.setdefault(name, []).append((labels, value))
     sample: Sample = {}
-    for raw, name in GAUGES.items():
-        if values := [value for _, value in series.get(raw, ())]:
+    for name, raws in SERIES.items():
+        if values := [value for raw in raws.split() for _, value in series.get(raw, ())]:
             sample[name] = max(values) if name == "kv_usage" else sum(values)
-    for raw, names in COUNTERS.items():
-        for name in names if raw in series else ():
-            sample[name] = sample.get(name, 0.0) + sum(value for _, value in series[raw])
-    for name, candidates in HISTOGRAMS.items():
-        for raw in [raw for raw in candidates if f"{raw}_count" in series][:1]:
+    for name, raws in HISTOGRAMS.items():
+        for raw in [raw for raw in raws.split() if f"{raw}_count" in series][:1]:
             sample.update(_histogram(name, raw, series))
     return sample
 
@@ -265,8 +222,6 @@ class Telemetry:
         return self._samples[-1][1] if self._samples else {}
 
     def _watch(self) -> None:
-        from loadgen.drive.limits import step_back
-
         step_back()
         started_s = time.monotonic()
         for tick in range(1, 1 << 62):

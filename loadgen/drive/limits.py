@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import resource
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,6 @@ TIME_WAIT_S = 60
 PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 MEMORY_FILE = Path("/proc/meminfo")
 BYTES_PER_WORD = 48  # of a prompt while it is made: draws, a list of words, the text, its JSON, the payload
-LEAST_PRIORITY = 19
 REQUESTS_PER_WORKER_S = 1_000
 TOKENS_PER_WORKER_S = 10_000
 
@@ -111,12 +109,6 @@ def usable_cpus() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
-
-
-def step_back() -> None:
-    """Let every load process go before this thread (Linux, where each thread has a priority of its own)."""
-    if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, 0, LEAST_PRIORITY)
 
 
 def choose_workers(plan: Plan, config: DriveConfig) -> int:

@@ -23,9 +23,10 @@ from pathlib import Path
 from loadgen.clock import now_ns
 from loadgen.drive.config import DriveConfig, DriveResult, Progress, WorkerStats
 from loadgen.drive.dispatch import split_limit, split_plan
-from loadgen.drive.limits import check_descriptors, check_memory, check_ports, choose_workers, step_back
+from loadgen.drive.limits import check_descriptors, check_memory, check_ports, choose_workers
 from loadgen.drive.worker import HELD_SIGNALS, Done, Ready, Report, Start, Stop, Task, run_worker
 from loadgen.errors import BenchError
+from loadgen.priority import step_back
 from loadgen.transport.sockets import parse_target, resolve_target
 from loadgen.transport.tls import client_context
 from workloads.plan import Plan

@@ -6,6 +6,7 @@ import itertools
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,15 +80,18 @@ def test_pages(page: str, sample: Sample) -> None:
 
 
 def test_samples_before_during_and_after_on_the_run_s_clock(tmp_path: Path) -> None:
-    count = iter(range(1000))
+    count, asked_often = iter(range(1000)), threading.Event()
 
     def page(_: object) -> Answer:
-        return 200, "text/plain", b"llamacpp:tokens_predicted_total %d\n" % (10 * next(count))
+        number = next(count)
+        if number == 3:
+            asked_often.set()
+        return 200, "text/plain", b"llamacpp:tokens_predicted_total %d\n" % (10 * number)
 
     with server({"/metrics": page}) as url:
         began_ns = now_ns()
         with Telemetry([f"{url}/metrics"], interval_s=0.02, pid=os.getpid()) as telemetry:
-            time.sleep(0.1)
+            assert asked_often.wait(30)
     telemetry.save(tmp_path / "server.parquet", began_ns)
 
     import pyarrow.parquet as pq
