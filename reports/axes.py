@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reports.canvas import INK, MAX_VECTOR_POINTS, MUTED, SHADE
-from reports.quantities import format_tick
+from reports.quantities import format_count, format_run_time, format_tick, format_time
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,11 +22,30 @@ def draw_points(ax: Axes, x: Any, y: Any, colour: str) -> None:
     ax.scatter(x, y, s=size, color=colour, alpha=alpha, linewidths=0, rasterized=len(x) > MAX_VECTOR_POINTS)
 
 
-def use_whole_numbers(ax: Axes) -> None:
+def draw_bars(
+    ax: Axes,
+    start: Any,
+    end: Any,
+    row: Any,
+    colour: str,
+    height: float = 0.8,
+    **look: Any,
+) -> None:
+    """Draw bars from start to end as one collection; `height` is a share of the row's."""
+    from matplotlib.collections import PolyCollection
+
+    low, high = row - height / 2, row + height / 2
+    corners = [(start, low), (end, low), (end, high), (start, high)]
+    boxes = np.stack([np.stack(corner, axis=1) for corner in corners], axis=1)
+    ax.add_collection(PolyCollection(list(boxes), facecolors=colour, **look))
+
+
+def use_whole_numbers(ax: Axes, num_ticks: int = 6) -> None:
     """Count on the y axis in whole numbers."""
     from matplotlib.ticker import MaxNLocator
 
-    ax.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    ax.yaxis.set_major_locator(MaxNLocator(nbins=num_ticks, integer=True))
+    ax.fmt_ydata = format_count
 
 
 def place_legend(ax: Axes) -> None:
@@ -39,6 +58,7 @@ def label_times(ax: Axes, axis: str) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     (ax.set_xscale if axis == "x" else ax.set_yscale)("log")
+    setattr(ax, f"fmt_{axis}data", format_time)
     scale = ax.xaxis if axis == "x" else ax.yaxis
     low, high = ax.get_xlim() if axis == "x" else ax.get_ylim()
     label = FuncFormatter(lambda value, _: format_tick(value))
@@ -54,12 +74,15 @@ def label_run(subject: Subject, *axes: Axes) -> None:
     window = subject.summary["window"]
     start, end = window["start_s"], window["end_s"]
     axes[-1].set_xlabel("seconds into the run")
-    axes[-1].set_xlim(0, axes[-1].get_xlim()[1])
+    axes[-1].set_xlim(0, subject.end_s)
     for ax in axes:
+        ax.fmt_xdata = format_run_time
         if start:
             ax.axvspan(0, start, color=SHADE, linewidth=0, zorder=0)
-        if end is not None and end < ax.get_xlim()[1]:
+        if end is not None and end < subject.end_s:
             ax.axvline(end, color=INK, linewidth=0.6, linestyle=(0, (4, 3)))
     if start:
         top = axes[0]
-        top.text(0, 1.01, "warm-up", transform=top.get_xaxis_transform(), va="bottom", color=MUTED)
+        top.text(
+            0, 1.01, "warm-up", transform=top.get_xaxis_transform(), va="bottom", color=MUTED, gid="marginal"
+        )

@@ -48,6 +48,7 @@ MAX_VECTOR_POINTS = 1500  # a scatter of more points is drawn as an image inside
 _STYLE: dict[str, object] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "bench",
+    "path.simplify": False,  # the page's script reads values out of the paths
     "pdf.fonttype": 42,
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
@@ -127,7 +128,8 @@ def inline_svg(svg: str, name: str, title: str, description: str) -> str:
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r'\bid="', f'id="{name}-', body)
     body = body.replace("url(#", f"url(#{name}-").replace('href="#', f'href="#{name}-')
-    body = re.sub(r"#[0-9a-f]{6}\b", _page_colour, body)
+    body = re.sub(r"(\d\.\d{3})\d+", r"\1", body)  # a thousandth of a point is enough
+    body = page_colours(body)
     view_box = re.search(r'viewBox="([^"]+)"', body)
     assert view_box is not None
     head = (
@@ -137,7 +139,12 @@ def inline_svg(svg: str, name: str, title: str, description: str) -> str:
     return head + body[body.index(">") + 1 :].strip()
 
 
-def _page_colour(match: re.Match[str]) -> str:
-    colour = match.group(0)
-    name = CSS_NAMES.get(colour)
-    return f"var({name}, {colour})" if name else colour
+def page_colours(text: str) -> str:
+    """Write each colour of the palette as the page's own, the printed one as its fallback."""
+
+    def in_page(match: re.Match[str]) -> str:
+        colour = match.group(0)
+        name = CSS_NAMES.get(colour)
+        return f"var({name}, {colour})" if name else colour
+
+    return re.sub(r"#[0-9a-f]{6}\b", in_page, text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from reports.quantities import DASH, format_percent, format_time
+from reports.quantities import DASH, format_count, format_percent, format_time
 from reports.words import printable
 
 METRICS = {"ttft_s": "TTFT", "itl_s": "ITL", "e2e_s": "E2E"}
@@ -17,6 +17,8 @@ MAX_CAUSES = 3
 
 CAUSES = {
     "client": "client and network",
+    "not sent": "due, not sent",
+    "no answer": "sent, no first token",
     "wait_align": "waiting for the step in progress",
     "wait_slot": "waiting for a slot in the batch",
     "wait_budget": "waiting for room in a step's token budget",
@@ -34,12 +36,22 @@ CAUSES = {
     "recompute": "computing again what an eviction lost",
     "swap": "copying memory to and from the host",
     "residual": "not explained by the cost model",
+    "solo_prefill": "computing the prompt, as alone",
+    "wait_before_first": "waiting before the first token, or sharing its steps",
 }
 
 
 def cause_name(cause: str) -> str:
     """Name a cause in words; one that is not known keeps its own name."""
     return CAUSES.get(cause, printable(cause))
+
+
+def largest_cause(seconds: Mapping[str, float]) -> str:
+    """Name what most of a request's time went to, with its share; a dash where it is not known."""
+    if not seconds:
+        return DASH
+    cause = max(seconds, key=lambda name: seconds[name])
+    return f"{format_percent(seconds[cause] / sum(seconds.values()))} {cause_name(cause)}"
 
 
 def tail_sentences(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -56,6 +68,47 @@ def _sentence(tail: Mapping[str, Any]) -> str:
         if cause["share"] is not None and cause["share"] >= MIN_SHARE
     ][:MAX_CAUSES]
     return f"{', '.join(named) or 'no cause stands out'} ({means})"
+
+
+def inferred_sentences(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Say what was inferred from outside of a server that keeps no account; nothing where nothing was."""
+    found = summary.get("inferred") or {}
+    if not found:
+        return []
+    lines = []
+    if found["ttft_s"]:
+        solo = found["solo"]
+        told = f"{solo['method']}, {format_count(solo['num_requests'])} of them"
+        lines.append(("TTFT", f"{_sentence(found['ttft_s'])}; computing alone as {told}"))
+    lines += [("gaps", text) for text in [_gaps(found["gaps"] or {})] if text]
+    server = found["server"]
+    said = [text.format(show(server[name])) for name, (text, show) in SERVER_SIGNS.items() if name in server]
+    return [*lines, *([("server", ", ".join(said))] if said else [])]
+
+
+SERVER_SIGNS = {
+    "queue_mean_s": ("{} in its queue on average", format_time),
+    "waiting_max": ("at most {} waiting", format_count),
+    "num_preemptions": ("{} evictions", format_count),
+    "kv_usage_max": ("KV memory up to {} full", format_percent),
+}
+
+
+def _gaps(gaps: Mapping[str, Any]) -> str:
+    """Say what long gaps have in common; nothing where none is long."""
+    if not gaps.get("num_long"):
+        return ""
+    firsts, chance = gaps["first_token_fraction"], gaps["first_token_by_chance"]
+    suspect = ""
+    if firsts > max(0.5, 2 * chance):
+        suspect = ": prompts of others are the likely cause"
+    elif gaps["coincide_fraction"] > 0.5:
+        suspect = ": something stops all streams at once"
+    return (
+        f"{format_count(gaps['num_long'])} gaps above three medians, {format_percent(gaps['long_time_fraction'])} of "
+        f"all time between tokens; {format_percent(gaps['coincide_fraction'])} coincide with one of another "
+        f"stream, in {format_percent(firsts)} a first token came out ({format_percent(chance)} by chance){suspect}"
+    )
 
 
 def cause_table(summary: Mapping[str, Any]) -> list[list[str]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from reports.canvas import inline_svg, new_figure, save_figure
+from reports.canvas import inline_svg, new_figure, page_colours, save_figure
+from reports.explore import describe_axes, name_series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,6 +31,16 @@ class FigureSpec(Generic[Shown]):
         with new_figure(self.num_rows, self.height_inches) as (figure, axes):
             return save_figure(figure, file_format) if self.draw(shown, axes) else None
 
+    def inline(self, shown: Shown, name: str) -> tuple[str, str] | None:
+        """Draw as an element of a page, beside what its script has to know of the axes, as JSON."""
+        with new_figure(self.num_rows, self.height_inches) as (figure, axes):
+            if not self.draw(shown, axes):
+                return None
+            series = name_series(axes)
+            svg = save_figure(figure, "svg").decode()
+            described = json.dumps(describe_axes(axes, series), ensure_ascii=False, allow_nan=False)
+        return inline_svg(svg, name, self.title, self.caption), page_colours(described)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnFigure:
@@ -39,17 +51,20 @@ class DrawnFigure:
     title: str
     caption: str
     svg: str
+    axes: str
 
 
 def draw_all(specs: Mapping[str, FigureSpec[Shown]], shown: Shown) -> list[DrawnFigure]:
     """Draw the figures that there is data for, numbered in their order."""
     drawn: list[DrawnFigure] = []
     for name, spec in specs.items():
-        svg = spec.render(shown)
-        if svg is not None:
-            element = inline_svg(svg.decode(), name, spec.title, spec.caption)
+        inline = spec.inline(shown, name)
+        if inline is not None:
+            svg, axes = inline
             number = len(drawn) + 1
             drawn.append(
-                DrawnFigure(name=name, number=number, title=spec.title, caption=spec.caption, svg=element)
+                DrawnFigure(
+                    name=name, number=number, title=spec.title, caption=spec.caption, svg=svg, axes=axes
+                )
             )
     return drawn

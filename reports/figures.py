@@ -1,8 +1,8 @@
 """The figures of one run: one dict names them all, in the order of the page.
 
-Decides which figures there are and what each is for; `latency_figures` and `time_figures` draw them with the
-looks of `canvas`, from the series of `loadgen.measure.series`. A figure whose data the run does not hold
-returns False and is left out.
+Decides which figures there are and what each is for; `latency_figures`, `time_figures` and
+`scheduler_figures` draw them with the looks of `canvas`, from the series of `loadgen.measure`. A figure whose
+data the run does not hold returns False and is left out.
 """
 
 from __future__ import annotations
@@ -10,11 +10,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reports import latency_figures as latency
+from reports import scheduler_figures as scheduler
 from reports import time_figures as times
 from reports.figure_spec import FigureSpec
 
 if TYPE_CHECKING:
     from reports.subject import Subject
+
+
+DECISIONS = (
+    "Steps of the reference engine, one row a request in order of arrival: whose prompt was computed "
+    "(numbers: its tokens), who got a token, who waited for admission, stood by, or had lost its memory."
+)
 
 
 def render_figure(subject: Subject, name: str, file_format: str = "svg") -> bytes | None:
@@ -33,6 +40,14 @@ FIGURES: dict[str, FigureSpec[Subject]] = {
         title="Latency distributions",
         caption="Share of requests (TTFT, E2E) and of token gaps (ITL) that took at most this long.",
         draw=latency.draw_cdfs,
+    ),
+    "latency_histograms": FigureSpec(
+        title="Latency histograms",
+        caption="How many requests (TTFT, E2E) and token gaps (ITL) took how long, in bins of equal ratio "
+        "on one axis of time.",
+        draw=latency.draw_histograms,
+        num_rows=3,
+        height_inches=3.6,
     ),
     "load": FigureSpec(
         title="Requests in flight and output rate",
@@ -73,10 +88,30 @@ FIGURES: dict[str, FigureSpec[Subject]] = {
     ),
     "engine": FigureSpec(
         title="Inside the engine",
-        caption="Sequences running and waiting in the reference engine, and the share of its KV blocks "
-        "in use; the largest value of each moment.",
+        caption="Sequences running and waiting in the reference engine, the share of its KV blocks "
+        "in use (the largest value of each moment), and how many requests were evicted from memory.",
         draw=times.draw_engine,
-        num_rows=2,
+        num_rows=3,
+        height_inches=4.2,
+    ),
+    "slowest": FigureSpec(
+        title="What the slowest first tokens waited for",
+        caption="The requests with the longest TTFT, each from the instant it was due to its first token, "
+        "parted as the engine accounts for it; without an account, as the client saw it.",
+        draw=scheduler.draw_waterfall,
+        height_inches=3.8,
+    ),
+    "first_steps": FigureSpec(
+        title="The scheduler's first decisions",
+        caption=f"{DECISIONS} Each block is one step.",
+        draw=scheduler.draw_first_steps,
+        height_inches=4.2,
+    ),
+    "worst_stall": FigureSpec(
+        title="The scheduler's decisions around the worst stall",
+        caption=f"{DECISIONS} The black line is the silence of the request that stalled longest.",
+        draw=scheduler.draw_worst_stall,
+        height_inches=4.2,
     ),
     "server": FigureSpec(
         title="What the server says of itself",

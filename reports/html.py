@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reports import facts, words
-from reports.causes import METRICS, cause_table, tail_sentences
+from reports.causes import METRICS, cause_table, inferred_sentences, largest_cause, tail_sentences
 from reports.figure_spec import draw_all
 from reports.figures import FIGURES
 from reports.pages import data_link, page_template, template_text
@@ -23,7 +23,6 @@ from reports.subject import Subject
 if TYPE_CHECKING:
     from loadgen.store import Run
 
-NUM_SLOWEST = 10
 STATISTICS = ("mean", "p50", "p90", "p99", "p99.9", "max")
 TABLE_METRICS = {
     "ttft_s": "TTFT",
@@ -68,6 +67,7 @@ def render_run(run: Run) -> str:
         causes=cause_table(summary),
         cause_metrics=tuple(METRICS.values()),
         tails=tail_sentences(summary),
+        inferred=inferred_sentences(summary),
         slowest=_slowest(subject),
         parts_of_run=part_tables(summary.get("groups") or {}),
         dialects=[
@@ -107,8 +107,6 @@ def latency_rows(metrics: Mapping[str, Any]) -> list[TableRow]:
 
 def _slowest(subject: Subject) -> list[list[str]]:
     """Lay out the requests of the tail, every cell as text."""
-    from loadgen.measure import series
-
     return [
         [
             format_count(slow.index),
@@ -116,6 +114,7 @@ def _slowest(subject: Subject) -> list[list[str]]:
             format_count(slow.prompt_tokens),
             format_count(slow.output_tokens),
             *map(format_time, (slow.ttft_s, slow.max_gap_s, slow.e2e_s)),
+            largest_cause(causes),
         ]
-        for slow in series.slowest_requests(subject.measured, NUM_SLOWEST)
+        for slow, causes in zip(subject.slowest, subject.slowest_causes, strict=True)
     ]

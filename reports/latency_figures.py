@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reports.axes import draw_points, label_times, place_legend
+from reports.axes import draw_points, label_times, place_legend, use_whole_numbers
 from reports.canvas import AMBER, BLUE, GREEN, PURPLE, VERMILLION
+from reports.quantities import format_nines, format_percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,6 +28,7 @@ LATENCY_LABELS = {
     "send_lag_s": "send lag",
     "recv_lag_s": "receive lag",
 }
+NUM_BARS = 60
 SHORTEST_SHOWN_S = 1e-6
 NINES = {0.5: "p50", 0.9: "p90", 0.99: "p99", 0.999: "p99.9", 0.9999: "p99.99"}
 
@@ -45,9 +47,30 @@ def draw_cdfs(subject: Subject, axes: list[Axes]) -> bool:
         drawn = True
     ax.set_ylim(0, 1.02)
     ax.set_ylabel("share of all")
+    ax.fmt_ydata = format_percent
     if drawn:
         label_times(ax, "x")
         place_legend(ax)
+    return drawn
+
+
+def draw_histograms(subject: Subject, axes: list[Axes]) -> bool:
+    """Draw how often each latency was how long, in bins of equal ratio."""
+    from loadgen.measure import series
+
+    drawn = False
+    for ax, name in zip(axes, ("ttft_s", "itl_s", "e2e_s"), strict=True):
+        histogram = series.log_histogram(subject.measured.samples[name], NUM_BARS)
+        if histogram is not None:
+            counts = [*histogram.counts, 0]
+            colour = LATENCY_COLOURS[name]
+            ax.step(histogram.edges_s, counts, where="post", color=colour, label=LATENCY_LABELS[name])
+            ax.fill_between(histogram.edges_s, counts, step="post", color=colour, alpha=0.2, linewidth=0)
+            drawn = True
+        ax.set_ylim(0, None if histogram else 1)
+        ax.set_ylabel(LATENCY_LABELS[name])
+        use_whole_numbers(ax, num_ticks=4)
+    label_times(axes[-1], "x")
     return drawn
 
 
@@ -71,6 +94,7 @@ def _spectrum(subject: Subject, ax: Axes, names: tuple[str, ...]) -> bool:
     for name, points in drawn.items():
         ax.plot(1 / (1 - points.x), points.y, color=LATENCY_COLOURS[name], label=LATENCY_LABELS[name])
     ax.set_xscale("log")
+    ax.fmt_xdata = format_nines
     reach = max(float(points.x[-1]) for points in drawn.values())
     ticks = [p for p in NINES if p <= max(reach, 0.9)]
     ax.set_xticks([1 / (1 - p) for p in ticks], [NINES[p] for p in ticks])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -14,6 +15,17 @@ if TYPE_CHECKING:
 def template_text(name: str) -> str:
     """Return a file of the templates folder."""
     return resources.files("reports").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+@cache
+def script() -> str:
+    """Return the script of the pages that have figures."""
+    return template_text("explore.js")
+
+
+def script_digest() -> str:
+    """Return what a content security policy calls the script: no other may run."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(script().encode()).digest()).decode()
 
 
 def data_link(text: str) -> str:
@@ -34,4 +46,5 @@ def page_template(name: str) -> Template:
         lstrip_blocks=True,
         loader=FunctionLoader(template_text),
     )
+    environment.globals |= {"css": template_text("page.css"), "script": script(), "digest": script_digest()}
     return environment.get_template(name)

@@ -74,7 +74,9 @@ def format_time(value_s: float | None) -> str:
 
 
 def format_tick(value_s: float) -> str:
-    """Write a round time on an axis: `1 ms`, `20 ms`, `1 s`."""
+    """Write a round time on an axis: `1 ms`, `20 ms`, `1 s`; 0 needs no unit."""
+    if value_s == 0:
+        return "0"
     unit = suit_time(value_s)
     return f"{value_s * unit.scale:g} {unit.name}"
 
@@ -87,6 +89,16 @@ def format_duration(value_s: float | None) -> str:
         minutes, seconds = divmod(round(value_s), 60)
         return f"{minutes} min {seconds} s" if seconds else f"{minutes} min"
     return f"{round(value_s, 1):g} s"
+
+
+def format_run_time(time_s: float) -> str:
+    """Write an instant of a run: `12.35 s`."""
+    return f"{time_s:.2f} s"
+
+
+def format_nines(one_in: float) -> str:
+    """Write how rare a value is (1 in 100) as its percentile: `p99`."""
+    return f"p{100 - 100 / one_in:.5g}"
 
 
 def format_percent(fraction: float | None) -> str:

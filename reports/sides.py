@@ -46,7 +46,8 @@ CAUSE_GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("waiting for memory or its order", PURPLE, ("wait_memory", "wait_order", "wait_gate")),
     ("waiting by policy", GREEN, ("wait_policy", "stall_decode")),
     ("evictions", AMBER, ("preempted", "recompute", "swap")),
-    ("client, engine, the rest", SHADE, ("client", "wait_align", "host", "residual")),
+    ("client and network", INK, ("client",)),
+    ("the engine, unexplained", SHADE, ("wait_align", "host", "residual")),
 )
 MIN_SHARE = 0.05
 MAX_CAUSES = 4
@@ -92,7 +93,9 @@ def _sentence(causes_s: Mapping[str, float]) -> str:
 
 def draw_latencies(document: Json, axes: list[Axes]) -> bool:
     """Draw TTFT and ITL of each arm, from p50 (a bar) to p99 (a dot)."""
-    drawn, sides = False, document.get("sides") or ()
+    drawn, sides = False, document.get("sides")
+    if not sides:
+        return False
     for ax, metric in zip(axes, ("ttft", "itl"), strict=True):
         for row, side in enumerate(sides):
             ends = [side["figures"].get(f"{metric}.{statistic}") for statistic in ("p50", "p99")]
@@ -112,7 +115,9 @@ def draw_latencies(document: Json, axes: list[Axes]) -> bool:
 
 def draw_causes(document: Json, axes: list[Axes]) -> bool:
     """Draw the mean request of each arm as a bar of its causes."""
-    (ax,), sides = axes, document.get("sides") or ()
+    (ax,), sides = axes, document.get("sides")
+    if not sides:
+        return False
     left = [0.0] * len(sides)
     for label, colour, names in CAUSE_GROUPS:
         widths = [max(0.0, sum(side["causes_s"].get(name, 0.0) for name in names)) for side in sides]

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reports.axes import draw_points, label_run, label_times, place_legend, use_whole_numbers
+from reports.axes import draw_bars, draw_points, label_run, label_times, place_legend, use_whole_numbers
 from reports.canvas import AMBER, BLUE, GREEN, PAPER, VERMILLION
+from reports.quantities import format_percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,23 +30,10 @@ def draw_requests(subject: Subject, axes: list[Axes]) -> bool:
         return False
     lane = 1 + assign_lanes(spans.start_s, spans.end_s)
     edge = 0.3 if lane.max() < MAX_EDGED_LANES else 0  # neighbours in a lane are told apart
-    shared: dict[str, Any] = {"height": 0.8, "edgecolor": PAPER, "linewidth": edge}
-    ax.barh(
-        lane,
-        spans.first_token_s - spans.start_s,
-        left=spans.start_s,
-        color=AMBER,
-        label="waiting for the first token",
-        **shared,
-    )
-    ax.barh(
-        lane,
-        spans.end_s - spans.first_token_s,
-        left=spans.first_token_s,
-        color=BLUE,
-        label="streaming",
-        **shared,
-    )
+    ends = (spans.start_s, spans.first_token_s, spans.end_s)
+    phases = (("waiting for the first token", AMBER), ("streaming", BLUE))
+    for (label, colour), start, end in zip(phases, ends, ends[1:], strict=False):
+        draw_bars(ax, start, end, lane, colour, label=label, edgecolor=PAPER, linewidth=edge)
     failed = ~spans.is_ok
     if failed.any():
         ax.plot(spans.end_s[failed], lane[failed], "x", color=VERMILLION, markersize=5, label="failed")
@@ -76,7 +64,8 @@ def draw_load(subject: Subject, axes: list[Axes]) -> bool:
 
     flight, tokens = axes
     columns = subject.measured.columns
-    in_flight, token_rate = series.in_flight(columns), series.token_rate(subject.run.rows, columns)
+    in_flight = series.thin_steps(series.in_flight(columns))
+    token_rate = series.token_rate(subject.run.rows, columns)
     if len(in_flight) == 0:
         return False
     flight.step(in_flight.x, in_flight.y, where="post", color=BLUE, linewidth=1.1)
@@ -101,7 +90,7 @@ def draw_ttft_over_time(subject: Subject, axes: list[Axes]) -> bool:
         return False
     draw_points(ax, points.x, points.y, BLUE)
     if len(failures):
-        marks: dict[str, Any] = {"transform": ax.get_xaxis_transform(), "clip_on": False, "label": "failed"}
+        marks: dict[str, Any] = {"transform": ax.get_xaxis_transform(), "label": "failed"}
         ax.plot(failures, np.full(len(failures), 0.98), "|", color=VERMILLION, markersize=6, **marks)
         place_legend(ax)
     label_times(ax, "y")
@@ -137,10 +126,10 @@ def draw_gaps(subject: Subject, axes: list[Axes]) -> bool:
 
 
 def draw_engine(subject: Subject, axes: list[Axes]) -> bool:
-    """Draw the batch, the queue and the KV blocks of the reference engine."""
+    """Draw the batch, the queue, the KV blocks and the evictions of the reference engine."""
     from loadgen.measure import series
 
-    batch, blocks = axes
+    batch, blocks, evictions = axes
     levels = series.engine_levels(subject.run)
     if levels is None:
         return False
@@ -155,7 +144,12 @@ def draw_engine(subject: Subject, axes: list[Axes]) -> bool:
     blocks.set_ylabel("KV blocks in use")
     blocks.set_ylim(0, max(1.1 * float(levels.kv_used_fraction.max()), 0.01))
     blocks.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
-    label_run(subject, batch, blocks)
+    blocks.fmt_ydata = format_percent
+    evictions.step(levels.time_s, levels.preempted, color=VERMILLION, **line)
+    evictions.set_ylabel("evictions")
+    evictions.set_ylim(0, max(1.1 * float(levels.preempted.max()), 1))
+    use_whole_numbers(evictions)
+    label_run(subject, *axes)
     return True
 
 
@@ -164,7 +158,7 @@ def draw_server(subject: Subject, axes: list[Axes]) -> bool:
     from loadgen.measure import series
 
     queue, cache = axes
-    gauges = series.server_gauges(subject.run)
+    gauges = {name: series.thin_steps(points) for name, points in series.server_gauges(subject.run).items()}
     if subject.run.step_rows() is not None or not {"running", "waiting", "kv_usage"} & set(gauges):
         return False
     for name, colour in (("running", BLUE), ("waiting", VERMILLION)):
@@ -178,5 +172,6 @@ def draw_server(subject: Subject, axes: list[Axes]) -> bool:
     cache.set_ylabel("KV cache in use")
     cache.set_ylim(0, None)
     cache.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
+    cache.fmt_ydata = format_percent
     label_run(subject, queue, cache)
     return True

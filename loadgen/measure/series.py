@@ -66,12 +66,16 @@ class Spans:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EngineLevels:
-    """What the engine held, step by step; the largest value of each time bin, blocks as a share of all."""
+    """What the engine held, step by step; the largest value of each time bin, blocks as a share of all.
+
+    `preempted` counts the evictions of each bin.
+    """
 
     time_s: Floats
     running: Floats
     waiting: Floats
     kv_used_fraction: Floats
+    preempted: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +139,21 @@ def in_flight(columns: Columns) -> Points:
     """Requests in flight from each instant on, exactly."""
     steps = in_flight_steps(columns)
     return Points(x=steps.time_ns / 1e9, y=steps.level.astype(np.float64))
+
+
+def thin_steps(points: Points, num_bins: int = MAX_CURVE_POINTS) -> Points:
+    """Keep of a step function the first, the lowest, the highest and the last level of each bin of time."""
+    if len(points) <= 4 * num_bins:
+        return points
+    edges = np.linspace(points.x[0], points.x[-1], num_bins, endpoint=False)
+    starts = np.unique(np.searchsorted(points.x, edges))
+    ends = np.append(starts[1:], len(points)) - 1
+    kept = [starts, ends]
+    for start, end in zip(starts, ends, strict=True):
+        levels = points.y[start : end + 1]
+        kept.append(np.array([start + levels.argmin(), start + levels.argmax()]))
+    shown = np.unique(np.concatenate(kept))
+    return Points(x=points.x[shown], y=points.y[shown])
 
 
 def token_rate(rows: RequestRows, columns: Columns) -> Points:
@@ -251,7 +270,7 @@ def engine_levels(run: Run) -> EngineLevels | None:
     table = run.step_rows()
     if table is None or table.num_rows == 0:
         return None
-    names = ("start_ns", "running", "waiting", "kv_used", "kv_cached", "kv_free")
+    names = ("start_ns", "running", "waiting", "preempted", "kv_used", "kv_cached", "kv_free")
     named = {name: table.column(name).to_numpy().astype(np.float64) for name in names}
     time_s = named["start_ns"] / 1e9
     blocks = np.maximum(named["kv_used"] + named["kv_cached"] + named["kv_free"], 1)
@@ -261,6 +280,7 @@ def engine_levels(run: Run) -> EngineLevels | None:
         running=np.maximum.reduceat(named["running"], starts),
         waiting=np.maximum.reduceat(named["waiting"], starts),
         kv_used_fraction=np.maximum.reduceat(named["kv_used"] / blocks, starts),
+        preempted=np.add.reduceat(named["preempted"], starts),
     )
 
 

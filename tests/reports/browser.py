@@ -106,7 +106,13 @@ class Browser:
         self._folder.cleanup()
 
     def open(
-        self, page: str | Path, width: int, *, height: int = 900, is_dark: bool = False, has_script: bool = True
+        self,
+        page: str | Path,
+        width: int,
+        *,
+        height: int = 900,
+        is_dark: bool = False,
+        has_script: bool = True,
     ) -> None:
         """Open a page, given as text or as a file, in a window of this size."""
         if isinstance(page, str):
@@ -118,17 +124,19 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
         self._ask("Emulation.setEmulatedMedia", features=[scheme])
         self._ask("Emulation.setScriptExecutionDisabled", value=not has_script)
-        self._ask("Page.navigate", url="about:blank")
         self._events.clear()
         self._ask("Page.navigate", url=path.as_uri())
         while not any(event["method"] == "Page.loadEventFired" for event in self._events):
             self._receive()
-        self.evaluate("new Promise(done => setTimeout(done, 0))")
 
     def resize(self, width: int, height: int) -> None:
         """Give the window another size."""
         self._ask(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
         )
 
     def evaluate(self, expression: str) -> Any:

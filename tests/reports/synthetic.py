@@ -28,6 +28,7 @@ class Story:
     status: str = "complete"
     cancel_after: int | None = None
     has_engine: bool = True
+    has_account: bool = False
     tokens_a_read: int = 1
     trace: dict[str, Any] | None = None
     seed: int = 7
@@ -48,6 +49,8 @@ def make_run(out: Path, story: Story | None = None) -> Run:
     folder.compact_requests(plan)
     if story.has_engine:
         write_steps(folder.path, int(plan.arrival_ns[-1]))
+    if story.has_account:
+        write_account(folder.path, plan)
     folder.write_manifest(make_manifest(plan, story))
     run = load(folder.path)
     from loadgen.measure.summary import summarize
@@ -181,6 +184,55 @@ def write_steps(folder: Path, end_ns: int) -> None:
         "preempted": step * 0,
     }
     pq.write_table(pa.table(columns), folder / "engine_steps.parquet")
+
+
+STEP_NS = 25_000_000
+
+
+def write_account(folder: Path, plan: Plan) -> None:
+    """Write an engine's account: a step of waiting, one of prefill, decodes; every tenth was evicted once."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    buckets = (
+        "wait_slot",
+        "preempted",
+        "host",
+        "own",
+        "batch",
+        "interference",
+        "recompute",
+        "swap",
+        "residual",
+    )
+    rows = []
+    for index in range(len(plan)):
+        arrived = int(plan.arrival_ns[index])
+        first = arrived // STEP_NS + 2
+        last = first + min(int(plan.output_tokens[index]), 40)
+        spans = [span("prefill", first, first, 32), span("decode", first + 1, last, last - first)]
+        if index % 10 == 9:
+            spans += [span("evicted", last + 1, last + 1, 64), span("prefill", last + 6, last + 6, 64)]
+            spans.append(span("decode", last + 7, last + 9, 3))
+        ended = (spans[-1]["last_step"] + 1) * STEP_NS
+        waited, prefilled = first * STEP_NS - arrived, (first + 1) * STEP_NS - arrived
+        row: dict[str, Any] = {
+            "server_request_id": f"{folder.name}-{index}",
+            "arrived_ns": arrived,
+            "finished_ns": ended,
+            "preemptions": int(index % 10 == 9),
+            "spans": spans,
+        }
+        row |= {f"{name}_ns": 0 for name in buckets} | {f"first_{name}_ns": 0 for name in buckets}
+        row |= {"wait_slot_ns": waited, "own_ns": ended - arrived - waited}
+        row |= {"first_wait_slot_ns": waited // 2, "first_own_ns": prefilled - waited}
+        rows.append(row)
+    table = pa.Table.from_pylist(rows).replace_schema_metadata({"schema_version": "1"})
+    pq.write_table(table, folder / "engine_requests.parquet")
+
+
+def span(kind: str, first: int, last: int, tokens: int) -> dict[str, Any]:
+    return {"kind": kind, "first_step": first, "last_step": last, "tokens": tokens}
 
 
 def write_server_metrics(folder: Path) -> None:

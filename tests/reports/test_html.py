@@ -10,6 +10,7 @@ import pytest
 from reports import canvas
 from reports.figures import FIGURES, render_figure
 from reports.html import render_run
+from reports.pages import script_digest
 from reports.subject import Subject
 from tests.reports.browser import CHROMIUM, look_at, take_screenshot
 from tests.reports.reading import PageReader
@@ -17,7 +18,7 @@ from tests.reports.synthetic import Story, make_run, write_server_metrics
 
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7 * 7 }}"
 STORIES = {
-    "plain": Story(),
+    "plain": Story(has_account=True),
     "failures": Story(num_requests=200, failure_share=0.3, error=HOSTILE, model=HOSTILE),
     "only-failures": Story(num_requests=40, failure_share=1.0, has_engine=False),
     "three": Story(num_requests=3),
@@ -38,7 +39,10 @@ def test_a_page_is_well_formed_and_needs_no_network(pages: dict[str, str], name:
     page = PageReader(pages[name])
     links = page.attributes("href") + page.attributes("src") + page.attributes("xlink:href")
     assert [link for link in links if not link.startswith(("#", "data:"))] == []
-    assert page.tags("script", "link", "iframe", "object") == []
+    assert page.tags("script", "link", "iframe", "object") == ["script"]
+    policy = page.attributes("content")[1]
+    assert policy.startswith("default-src 'none'")
+    assert script_digest() in policy
     assert "@import" not in pages[name]
     assert pages[name].count("url(") == pages[name].count("url(#")
     ids = page.attributes("id")
@@ -66,6 +70,8 @@ def test_the_verdict_comes_first_and_the_order_is_fixed(pages: dict[str, str]) -
         "half of the requests",
         "Over the ok requests",
         "Figure 1.",
+        "What sets the slowest 1 % apart",
+        "The slowest first tokens",
         "Failures",
         "How to repeat it",
         "Raw summary",
@@ -94,15 +100,17 @@ def test_a_server_that_tells_its_queue_has_a_figure(tmp_path: Path) -> None:
 
 def test_hostile_words_are_inert(pages: dict[str, str]) -> None:
     page = PageReader(pages["failures"])
-    assert page.tags("script", "img") == []
+    assert page.tags("script", "img") == ["script"]
     assert HOSTILE in page.text
     assert "49" not in {part.strip() for part in page.text.split("alert(2)>")}
 
 
 def test_the_slowest_requests_are_named(pages: dict[str, str]) -> None:
     text = PageReader(pages["three"]).text
-    table = text[text.index("The slowest first tokens") : text.index("Failures")].split()
-    assert {"0", "1", "2"} <= set(table)
+    table = text[text.index("The slowest first tokens") : text.index("Failures")]
+    assert {"0", "1", "2"} <= set(table.split())
+    assert table.count("sent, no first token") == 3
+    assert "waiting for a slot in the batch" in PageReader(pages["plain"]).text
     assert "The slowest first tokens" not in PageReader(pages["only-failures"]).text
 
 
