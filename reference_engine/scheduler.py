@@ -200,7 +200,10 @@ class Scheduler:
         while (sequence := state.waiting.head(num_skipped)) is not None:
             # Displaced in this very pass: coming back at once would go round in circles.
             refusal = Constraint.GATE if sequence in plan.preempted else self._try_admit(sequence, plan)
-            if refusal is None or (num_skipped == 0 and self._displace(sequence, refusal, plan)):
+            # Whom it displaces may stand ahead of it now: the place is its own all the same.
+            while refusal and num_skipped == 0 and self._displace(sequence, refusal, plan):
+                refusal = self._try_admit(sequence, plan)
+            if refusal is None:
                 continue
             plan.blocked = plan.blocked or refusal
             num_skipped += 1
