@@ -8,7 +8,8 @@ these tools start their clocks when they send, count gaps between events, and ke
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,25 @@ from loadgen.row_stream import RowWriter, stream_path
 from loadgen.store import Run, RunFolder
 from workloads.plan import Plan
 
-ARRAYS = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "latencies", "queue_times", "errors")
+ARRAYS: dict[
+    str, tuple[str | None, str]
+] = {  # the Rust client's name in failed_requests; what is unknown without it
+    "queue_times": (None, "when each request was due: latency is from the send"),
+    "start_times": (
+        "start_time",
+        "when each request was sent: rates, load in flight and warm-up are not known",
+    ),
+    "ttfts": ("ttft", "time to first token of each request"),
+    "itls": ("itl", "gaps between events"),
+    "latencies": ("latency", "end-to-end latency: taken as time to first token plus the gaps"),
+    "errors": ("error", "errors: a request without a first token counts as failed"),
+    "input_lens": ("prompt_len", "prompt lengths"),
+    "output_lens": ("output_tokens", "output lengths"),
+}
+ALWAYS_MISSING = (
+    "stamps of the kernel, and how far each can be off",
+    "the length asked for: taken as the length given",
+)
 STATISTICS = {"mean": "mean", "median": "p50", "std": "std", "p90": "p90", "p95": "p95", "p99": "p99"}
 METRICS = {  # ours by theirs; their clocks start at the send
     "ttft": "ttft_from_send_s",
@@ -59,23 +78,22 @@ def read_results(file: Path) -> list[Result]:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
         raise UsageError(f"cannot read {file}: {exc}") from exc
-    documents = list(_documents(text, file))
+    documents = _documents(text, file)
+    if not documents or not all(isinstance(document, dict) for document in documents):
+        raise UsageError(f"{file} holds no result: an object, a list of objects or one a line is due")
     return [_read(document, f"{file}, result {number}") for number, document in enumerate(documents, 1)]
 
 
-def _documents(text: str, file: Path) -> Iterator[Mapping[str, Any]]:
-    """The objects of a file. Python's own reader takes the bare Infinity and NaN that SGLang writes."""
+def _documents(text: str, file: Path) -> list[Any]:
+    """The documents of a file. Python's own reader takes the bare Infinity and NaN that SGLang writes."""
     try:
         whole = json.loads(text)
-        documents = whole if isinstance(whole, list) else [whole]
     except (ValueError, RecursionError):
         try:
-            documents = [json.loads(line) for line in text.splitlines() if line.strip()]
+            return [json.loads(line) for line in text.splitlines() if line.strip()]
         except (ValueError, RecursionError) as exc:
             raise UsageError(f"{file} is neither JSON nor JSON lines: {exc}") from exc
-    if not documents or not all(isinstance(document, dict) for document in documents):
-        raise UsageError(f"{file} holds no result: an object, a list of objects or one a line is due")
-    yield from documents
+    return whole if isinstance(whole, list) else [whole]
 
 
 def _read(values: Mapping[str, Any], where: str) -> Result:
@@ -89,17 +107,17 @@ def _read(values: Mapping[str, Any], where: str) -> Result:
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise UsageError(f"{where}: arrays of different lengths: {lengths}")
-    num_rows = next(iter(lengths.values()), 0)
     if "ttfts" not in columns and "latencies" not in columns:
-        num_rows = 0
-    rows = [{name: column[i] for name, column in columns.items()} for i in range(num_rows)]
+        nothing = ("requests: totals only, so that nothing can be checked, drawn or judged",)
+        return Result(tool=tool, values=values, records=(), missing=nothing)
+    rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
     failed = values.get("failed_requests")
-    if num_rows and isinstance(failed, list) and num_rows <= int(values["completed"]):
+    if isinstance(failed, list) and len(rows) <= int(values["completed"]):
         rows += [_failed_row(entry) for entry in failed]
     rows.sort(key=_due_s)
-    first_s = _due_s(rows[0]) if rows else 0.0
-    records = tuple(_record(index, row, first_s) for index, row in enumerate(rows))
-    return Result(tool=tool, values=values, records=records, missing=_missing(columns, num_rows))
+    records = tuple(_record(index, row, _due_s(rows[0])) for index, row in enumerate(rows))
+    missing = ALWAYS_MISSING + tuple(lack for name, (_, lack) in ARRAYS.items() if name not in columns)
+    return Result(tool=tool, values=values, records=records, missing=missing)
 
 
 def _tool_of(values: Mapping[str, Any]) -> str | None:
@@ -112,39 +130,8 @@ def _tool_of(values: Mapping[str, Any]) -> str | None:
 
 def _failed_row(entry: Mapping[str, Any]) -> dict[str, Any]:
     """A failed request of the Rust client, under the names of the arrays."""
-    names = {
-        "input_lens": "prompt_len",
-        "output_lens": "output_tokens",
-        "ttfts": "ttft",
-        "itls": "itl",
-        "start_times": "start_time",
-        "latencies": "latency",
-        "errors": "error",
-    }
-    row = {ours: entry.get(theirs) for ours, theirs in names.items()}
+    row = {ours: entry.get(theirs) for ours, (theirs, _) in ARRAYS.items() if theirs}
     return {**row, "errors": row["errors"] or "failed"}
-
-
-def _missing(columns: Mapping[str, Any], num_rows: int) -> tuple[str, ...]:
-    if not num_rows:
-        return ("requests: totals only, so that nothing can be checked, drawn or judged",)
-    said = [
-        "stamps of the kernel, and how far each can be off",
-        "the length asked for: taken as the length given",
-    ]
-    if "queue_times" not in columns:
-        said.append("when each request was due: latency is from the send")
-    if "start_times" not in columns:
-        said.append("when each request was sent: rates, load in flight and warm-up are not known")
-    if "ttfts" not in columns:
-        said.append("time to first token of each request")
-    if "itls" not in columns:
-        said.append("gaps between events")
-    if "latencies" not in columns:
-        said.append("end-to-end latency: taken as time to first token plus the gaps")
-    if "errors" not in columns:
-        said.append("errors: a request without a first token counts as failed")
-    return tuple(said)
 
 
 def _number(value: object) -> float:
@@ -198,10 +185,8 @@ def _ns(seconds: float) -> int:
 
 def _outcome_of(error: str) -> Outcome:
     """The outcome that the words of an error name; `http_status` for those that name none."""
-    if not error:
-        return Outcome.TRUNCATED
-    lowered = error.lower()
-    return next((outcome for word, outcome in FAILURES if word in lowered), Outcome.HTTP_STATUS)
+    named = (outcome for word, outcome in FAILURES if word in error.lower())
+    return next(named, Outcome.HTTP_STATUS if error else Outcome.TRUNCATED)
 
 
 def import_result(result: Result, file: Path, out: Path, name: str) -> Run:
@@ -231,10 +216,9 @@ def import_result(result: Result, file: Path, out: Path, name: str) -> Run:
         {"imported": result.tool},
     )
     folder.write_plan(plan)
-    rows = RowWriter(stream_path(folder.path, 0))
-    for record in records:
-        rows.append(record)
-    rows.close()
+    with closing(RowWriter(stream_path(folder.path, 0))) as rows:
+        for record in records:
+            rows.append(record)
     folder.compact_requests(plan)
     folder.write_manifest(manifest | {"plan_digest": plan.digest()})
     return conclude(folder)
@@ -249,8 +233,7 @@ def _summary_of_totals(result: Result) -> dict[str, Any]:
         if any(value is not None for value in found.values()):
             scaled = {o: _number(v) / 1e3 if v is not None else None for o, v in found.items()}
             metrics[ours] = {"unit": "s", "n": int(values["completed"]), **scaled}
-    failed = int(_number(values.get("failed")))
-    completed = int(_number(values["completed"]))
+    failed, completed = (int(_number(values.get(name))) for name in ("failed", "completed"))
     reason = {
         "code": "imported_totals",
         "message": f"only totals of {result.tool} are there.",
@@ -275,16 +258,18 @@ def export_vllm(run: Run) -> dict[str, Any]:
     failed request has zeros. What a request waited in the client stands under `queue_times`.
     """
     rows = run.rows.read().to_pylist()
-    ok = [row["outcome"] == Outcome.OK for row in rows]
     summary = summarize(run)
     config = {name: entry.get("value") for name, entry in run.manifest.get("config", {}).items()}
     target = run.manifest.get("target") or {}
-    for row, is_ok in zip(rows, ok, strict=True):
-        if not is_ok:
+    for row in rows:
+        row["prompt_tokens"] = row["prompt_tokens"] or row["prompt_tokens_planned"]
+        if row["outcome"] != Outcome.OK:
             row.update(output_tokens=0, first_token_ns=None, last_token_ns=None, chunk_ns=[])
+            row["error"] = row["error"] or row["outcome"]
+    ok = [row for row in rows if row["outcome"] == Outcome.OK]
     starts_s = [(row["scheduled_ns"] if row["sent_ns"] is None else row["sent_ns"]) / 1e9 for row in rows]
     latencies_s = [_span_s(row, "sent_ns", "last_token_ns") for row in rows]
-    inputs = [row["prompt_tokens"] or row["prompt_tokens_planned"] for row in rows]
+    offered_per_s = "inf" if config.get("concurrency") else summary["rates"]["offered_per_s"]
     return {
         "date": _vllm_date(str(run.manifest.get("started", ""))),
         "endpoint_type": target.get("api"),
@@ -293,28 +278,25 @@ def export_vllm(run: Run) -> dict[str, Any]:
         "model_id": target.get("model"),
         "tokenizer_id": None,
         "num_prompts": len(rows),
-        "request_rate": config.get("rate")
-        or ("inf" if config.get("concurrency") else summary["rates"]["offered_per_s"]),
+        "request_rate": config.get("rate") or offered_per_s,
         "burstiness": 1.0 if config.get("arrival", "poisson") == "poisson" else None,
         "max_concurrency": config.get("concurrency") or config.get("max_in_flight"),
-        "completed": sum(ok),
-        "failed": len(rows) - sum(ok),
-        "total_input_tokens": sum(n for n, is_ok in zip(inputs, ok, strict=True) if is_ok),
+        "completed": len(ok),
+        "failed": len(rows) - len(ok),
+        "total_input_tokens": sum(row["prompt_tokens"] for row in ok),
         "total_output_tokens": sum(row["output_tokens"] or 0 for row in rows),
         "request_goodput": summary["slo"]["goodput_per_s"],
         "max_concurrent_requests": _most_at_once(starts_s, latencies_s),
         **summary["dialects"]["vllm"],
-        "input_lens": inputs,
+        "input_lens": [row["prompt_tokens"] for row in rows],
         "output_lens": [row["output_tokens"] or 0 for row in rows],
         "ttfts": [_span_s(row, "sent_ns", "first_token_ns") for row in rows],
-        "itls": [[float(gap) / 1e9 for gap in np.diff(row["chunk_ns"])] for row in rows],
+        "itls": [(np.diff(row["chunk_ns"]) / 1e9).tolist() for row in rows],
         "start_times": starts_s,
         "latencies": latencies_s,
         "queue_times": [_span_s(row, "scheduled_ns", "sent_ns") for row in rows],
         "generated_texts": [""] * len(rows),
-        "errors": [
-            "" if is_ok else row["error"] or row["outcome"] for row, is_ok in zip(rows, ok, strict=True)
-        ],
+        "errors": ["" if row["outcome"] == Outcome.OK else row["error"] for row in rows],
         "bench": {"run": run.path.name, "verdict": summary["verdict"]["status"]},
     }
 
