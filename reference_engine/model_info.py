@@ -40,8 +40,7 @@ LAYER_MATRICES = (
     *("input_layernorm.weight", "post_attention_layernorm.weight"),
 )
 QK_NORMS = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
-QKV_BIASES = ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias")
-OUT_BIAS = "self_attn.o_proj.bias"
+BIASES = tuple(f"self_attn.{name}_proj.bias" for name in "qkvo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,34 +72,31 @@ def describe_model(model: str) -> ModelInfo:
         raise ConfigError(
             f"unknown model {model!r}: no shape ({', '.join(SHAPES)}) and no folder with a config.json"
         )
-    config = _read_object(folder / "config.json")
-    architecture = _architecture(config, folder)
-    shape = _shape(_Keys(config, folder), architecture)
-    tensors = _tensors(folder)
-    _check_tensors(tensors, shape, architecture, folder)
-    keys = _Keys(config, folder)
+    keys = _Keys(folder / "config.json")
+    architecture = keys.one_of("architectures", ARCHITECTURES)
+    shape = _shape(keys, architecture)
     return ModelInfo(
         name=folder.resolve().name,
         shape=shape,
         num_ids=keys.integer("vocab_size"),
-        eos_ids=_eos_ids(folder, config),
+        eos_ids=_eos_ids(folder, keys),
         max_positions=keys.integer("max_position_embeddings"),
-        dtype=keys.one_of("dtype" if "dtype" in config else "torch_dtype", "float32", DTYPES),
+        dtype=keys.one_of("dtype" if keys.get("dtype") else "torch_dtype", DTYPES, default="float32"),
         folder=folder,
-        tensors=tensors,
+        tensors=_tensors(folder, shape, architecture, is_tied=keys.get("tie_word_embeddings", False)),
     )
 
 
 class _Keys:
     """The keys of a config.json, each read as what it must be."""
 
-    def __init__(self, config: dict[str, Any], folder: Path) -> None:
-        self._config = config
-        self._where = folder / "config.json"
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._config = _read_object(file)
 
     def refuse(self, name: str, supported: str) -> ConfigError:
         value = json.dumps(self._config.get(name))
-        return ConfigError(f"{self._where}: {name} = {value} is not supported; supported: {supported}")
+        return ConfigError(f"{self._file}: {name} = {value} is not supported; supported: {supported}")
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return the value; null counts as absent."""
@@ -113,28 +109,20 @@ class _Keys:
             raise self.refuse(name, "a number above 0")
         return value
 
-    def one_of(self, name: str, default: str, supported: tuple[str, ...]) -> str:
-        value: str = self.get(name, default)
-        if value not in supported:
+    def one_of(self, name: str, supported: tuple[str, ...], default: str = "") -> str:
+        """Return the value, which may stand alone in a list."""
+        value = self.get(name, default)
+        only = value[0] if isinstance(value, list) and len(value) == 1 else value
+        if only not in supported:
             raise self.refuse(name, ", ".join(supported))
-        return value
-
-    def require_off(self, *names: str) -> None:
-        for name in names:
-            if self.get(name):
-                raise self.refuse(name, "none")
-
-
-def _architecture(config: dict[str, Any], folder: Path) -> str:
-    named = config.get("architectures")
-    if isinstance(named, list) and len(named) == 1 and named[0] in ARCHITECTURES:
-        return str(named[0])
-    raise _Keys(config, folder).refuse("architectures", ", ".join(ARCHITECTURES))
+        return str(only)
 
 
 def _shape(keys: _Keys, architecture: str) -> ModelShape:
-    keys.require_off("quantization_config", "mlp_bias")
-    keys.one_of("hidden_act", "silu", ("silu",))
+    for name in ("quantization_config", "mlp_bias"):
+        if keys.get(name):
+            raise keys.refuse(name, "none")
+    keys.one_of("hidden_act", ("silu",), default="silu")
     hidden, layers, heads = (
         keys.integer(name) for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")
     )
@@ -159,13 +147,12 @@ def _shape(keys: _Keys, architecture: str) -> ModelShape:
 def _rope(keys: _Keys) -> Rope:
     """Read `rope_parameters`, or what stood there before it: `rope_scaling`, and `rope_theta` beside it."""
     name = "rope_parameters" if keys.get("rope_parameters") else "rope_scaling"
-    given = dict(keys.get(name, {}))
+    given = {key: value for key, value in keys.get(name, {}).items() if value is not None}
     given.setdefault("rope_type", given.pop("type", "default"))
     given.setdefault("rope_theta", keys.get("rope_theta", 10_000.0))
     given.setdefault("original_max_position_embeddings", keys.integer("max_position_embeddings"))
     if given.get("partial_rotary_factor") == 1.0:
         del given["partial_rotary_factor"]
-    given.pop("type", None)
     try:
         return msgspec.convert(given, Rope)
     except msgspec.ValidationError as error:
@@ -174,16 +161,10 @@ def _rope(keys: _Keys) -> Rope:
 
 def _windows(keys: _Keys, architecture: str, num_layers: int) -> tuple[int, frozenset[int]]:
     """Return the sliding window and the layers that have it, by each family's own rule."""
-    if architecture == LLAMA:
+    if keys.get("sliding_window") is None or not (architecture == MISTRAL or keys.get("use_sliding_window")):
         return 0, frozenset()
     if architecture == MISTRAL:
-        return (
-            (keys.integer("sliding_window"), frozenset(range(num_layers)))
-            if keys.get("sliding_window")
-            else (0, frozenset())
-        )
-    if not keys.get("use_sliding_window"):
-        return 0, frozenset()
+        return keys.integer("sliding_window"), frozenset(range(num_layers))
     kinds = keys.get("layer_types")
     if kinds is None:
         first = keys.get("max_window_layers", 28)
@@ -191,48 +172,43 @@ def _windows(keys: _Keys, architecture: str, num_layers: int) -> tuple[int, froz
     if len(kinds) != num_layers or not set(kinds) <= {"full_attention", "sliding_attention"}:
         raise keys.refuse("layer_types", "full_attention or sliding_attention for each layer")
     windowed = frozenset(i for i, kind in enumerate(kinds) if kind == "sliding_attention")
-    return (keys.integer("sliding_window", 4096) if windowed else 0), windowed
+    return keys.integer("sliding_window") if windowed else 0, windowed
 
 
-def _tensors(folder: Path) -> dict[str, Path]:
-    """Return the file that holds each tensor."""
+def _tensors(folder: Path, shape: ModelShape, architecture: str, *, is_tied: bool) -> dict[str, Path]:
+    """Return the file of each tensor; refuse a checkpoint that lacks one or has one too many."""
     index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        return {name: folder / file for name, file in _read_object(index)["weight_map"].items()}
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise ConfigError(f"{folder} has no *.safetensors")
-    return {name: file for file in files for name in _header(file) if name != "__metadata__"}
-
-
-def _header(file: Path) -> dict[str, Any]:
-    with file.open("rb") as data:
-        size = int.from_bytes(data.read(8), "little")
-        header: dict[str, Any] = json.loads(data.read(size))
-    return header
-
-
-def _check_tensors(tensors: Mapping[str, Path], shape: ModelShape, architecture: str, folder: Path) -> None:
-    """Refuse a checkpoint that lacks a tensor, or has one that would be left out of the arithmetic."""
+    shards = set(_read_object(index)["weight_map"].values()) if index.is_file() else ()
+    files = [folder / name for name in shards] or list(folder.glob("*.safetensors"))
+    tensors = {name: file for file in files for name in _names_in(file)}
+    if is_tied:
+        tensors.pop(HEAD, None)
+    layers = [f"model.layers.{i}." for i in range(shape.layers)]
     per_layer = LAYER_MATRICES + (QK_NORMS if architecture == QWEN3 else ())
-    needed = {
-        EMBEDDING,
-        NORM,
-        *(f"model.layers.{i}.{name}" for i in range(shape.layers) for name in per_layer),
-    }
+    needed = {EMBEDDING, NORM, HEAD} - {HEAD if is_tied else ""}
+    needed |= {layer + name for layer in layers for name in per_layer}
+    known = needed | {layer + name for layer in layers for name in BIASES}
     if missing := sorted(needed - set(tensors)):
         raise ConfigError(f"{folder}: tensor {missing[0]} is missing, and {len(missing) - 1} more")
-    optional = {f"model.layers.{i}.{name}" for i in range(shape.layers) for name in (*QKV_BIASES, OUT_BIAS)}
-    known = needed | optional | {HEAD}
-    unknown = sorted(name for name in set(tensors) - known if not name.endswith("rotary_emb.inv_freq"))
-    if unknown:
+    if unknown := sorted(name for name in set(tensors) - known if not name.endswith(".inv_freq")):
         raise ConfigError(f"{folder}: tensor {unknown[0]} is not supported, and {len(unknown) - 1} more")
+    return tensors
 
 
-def _eos_ids(folder: Path, config: dict[str, Any]) -> frozenset[int]:
+def _names_in(file: Path) -> list[str]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, "numpy") as tensors:
+            return list(tensors.keys())
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from error
+
+
+def _eos_ids(folder: Path, keys: _Keys) -> frozenset[int]:
     generation = folder / "generation_config.json"
     stated = _read_object(generation).get("eos_token_id") if generation.is_file() else None
-    ids = config.get("eos_token_id") if stated is None else stated
+    ids = keys.get("eos_token_id") if stated is None else stated
     return frozenset([ids] if isinstance(ids, int) else ids or ())
 
 

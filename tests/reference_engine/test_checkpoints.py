@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from reference_engine.attention.paged import PagedAttention
+from reference_engine.attention.pages import Pages
 from reference_engine.config import ConfigError, EngineConfig
 from reference_engine.engine_process import build_engine
 from reference_engine.model import Decoder
@@ -30,7 +31,7 @@ def logits_of(
     """Compute the logits after every token, through the paged cache."""
     info = describe_model(str(folder))
     decoder = Decoder(info.shape, load_weights(info, 0, dtype), max_positions=64)
-    attention = PagedAttention(info.shape, NUM_PAGES, PAGE, dtype=dtype)
+    attention = PagedAttention(info.shape, Pages(info.shape, NUM_PAGES, PAGE, dtype=dtype))
     table = np.random.default_rng(1).permutation(NUM_PAGES)
     got, start = [], 0
     for count in chunks:
@@ -114,6 +115,7 @@ NUM_FOLDED = 3 * 2 * 48  # norms that became a part of matrices
         ({"num_hidden_layers": 4}, "tensor model.layers.3.input_layernorm.weight is missing"),
         ({"num_hidden_layers": 2}, "tensor model.layers.2.input_layernorm.weight is not supported"),
         ({"num_attention_heads": None}, "num_attention_heads = null is not supported"),
+        ({"architectures": None}, "architectures = null is not supported"),
     ],
 )
 def test_what_is_not_supported_is_named_before_the_start(
@@ -124,6 +126,28 @@ def test_what_is_not_supported_is_named_before_the_start(
     with pytest.raises(ConfigError, match=words) as caught:
         describe_model(str(tmp_path))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        ("config.json", "{", "config.json is not JSON"),
+        (
+            "model.safetensors",
+            "version https://git-lfs.github.com/spec/v1",
+            "model.safetensors cannot be read",
+        ),
+        ("model.safetensors", None, "tensor lm_head.weight is missing, and 29 more"),
+        ("model.safetensors.index.json", '{"weight_map": {"a": "a.safetensors"}}', "a.safetensors cannot be"),
+    ],
+)
+def test_broken_files_are_named(tmp_path: Path, file: str, text: str | None, words: str) -> None:
+    make_checkpoint(tmp_path, "llama")
+    (tmp_path / file).unlink(missing_ok=True)
+    if text is not None:
+        (tmp_path / file).write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        describe_model(str(tmp_path))
 
 
 def test_a_head_that_is_the_embedding_is_no_copy(tmp_path: Path) -> None:
@@ -140,9 +164,9 @@ def test_auto_is_float32_unless_model_and_processor_are_bfloat16(
     info = describe_model(str(tmp_path))
     for has_bfloat16, expected in ((True, torch.bfloat16), (False, torch.float32)):
         monkeypatch.setattr("reference_engine.weights._has_bfloat16", lambda has=has_bfloat16: has)
-        assert choose_dtype("auto", info) is expected
-        assert choose_dtype("auto", describe_model("nano")) is torch.float32
-        assert choose_dtype("bfloat16", describe_model("nano")) is torch.bfloat16
+        assert choose_dtype("auto", info, "cpu") is expected
+        assert choose_dtype("auto", describe_model("nano"), "cpu") is torch.float32
+        assert choose_dtype("bfloat16", describe_model("nano"), "cpu") is torch.bfloat16
 
 
 @torch.inference_mode()
