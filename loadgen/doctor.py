@@ -10,20 +10,21 @@ from __future__ import annotations
 import select
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from loadgen.clock import RealtimeOffset
-from loadgen.drive import DriveConfig, WorkerStats, drive
+from loadgen.drive import DriveConfig, drive
 from loadgen.drive.limits import count_ports, raise_descriptor_limit, usable_cpus
 from loadgen.environment import describe_environment
 from loadgen.errors import BenchError
-from loadgen.golden.judge import JUDGED_COLUMNS, ClientErrors, judge, quantile_ms
-from loadgen.golden.process import GOLDEN, Int64, ServerProcess, start_server
+from loadgen.golden.judge import JUDGED_COLUMNS, judge, quantile_ms
+from loadgen.golden.process import GOLDEN, ServerProcess, start_server
 from loadgen.store import RunFolder, load
 from loadgen.transport.sockets import start_stamping
 from workloads import Workload
@@ -37,11 +38,11 @@ TTFT_MS = 20.0
 GAP_MS = 10.0
 PRESSURE_PERCENT = 20.0
 FEW_DESCRIPTORS = 4_096
+UNTOLD = "not told by this system"
 GOOD_CLOCKS = ("tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Check(NamedTuple):
     """One fact about the machine; `advice` is empty where nothing needs to be done."""
 
     name: str
@@ -98,7 +99,7 @@ def check_machine() -> list[Check]:
         check_cpus(len(usable_cpus()), environment["machine"]["cpu_governor"]),
         check_pressure(environment["cpu_pressure"]),
         check_descriptors(raise_descriptor_limit()),
-        Check(name="local ports", value=str(count_ports() or "not told by this system")),
+        Check("local ports", str(count_ports() or UNTOLD)),
         check_clock(environment["clock_source"], RealtimeOffset().width_ns),
         check_stamps(),
     ]
@@ -111,46 +112,38 @@ def check_cpus(num_cpus: int, governor: str | None) -> Check:
         advice = "one processor: client and server share it; measure a server on another machine"
     elif governor not in (None, "performance"):
         advice = "set the governor to performance: a clock that scales makes latencies of its own"
-    return Check(
-        name="processors", value=f"{num_cpus} usable, governor {governor or 'not told'}", advice=advice
-    )
+    return Check("processors", f"{num_cpus} usable, governor {governor or UNTOLD}", advice)
 
 
 def check_pressure(pressure: dict[str, float] | None) -> Check:
     """Work that waits for a processor is work that is measured late."""
     if pressure is None:
-        return Check(name="CPU pressure", value="not told by this system")
-    percent = pressure["avg10_percent"]
-    advice = (
-        "other work waits for processors: stop it, or measure elsewhere" if percent > PRESSURE_PERCENT else ""
-    )
-    return Check(name="CPU pressure", value=f"{percent:g} % of the last 10 s", advice=advice)
+        return Check("CPU pressure", UNTOLD)
+    percent, advice = pressure["avg10_percent"], ""
+    if percent > PRESSURE_PERCENT:
+        advice = "other work waits for processors: stop it, or measure elsewhere"
+    return Check("CPU pressure", f"{percent:g} % of the last 10 s", advice)
 
 
 def check_descriptors(limit: int) -> Check:
     """Each request in flight holds one."""
-    advice = (
-        "each request in flight needs one: raise the hard limit (ulimit -Hn)"
-        if limit < FEW_DESCRIPTORS
-        else ""
-    )
-    return Check(name="file descriptors", value=f"{limit:,}", advice=advice)
+    advice = "each request in flight needs one: raise the hard limit (ulimit -Hn)"
+    return Check("file descriptors", f"{limit:,}", advice if limit < FEW_DESCRIPTORS else "")
 
 
 def check_clock(source: str | None, pairing_ns: int) -> Check:
     """Every stamp is a reading of this clock; pairing_ns: how well kernel stamps are brought over to it."""
     advice = "" if source in (None, *GOOD_CLOCKS) else "this clock source is slow to read; tsc is better"
-    return Check(name="clock", value=f"{source or 'not told'}, paired to {pairing_ns} ns", advice=advice)
+    return Check("clock", f"{source or UNTOLD}, paired to {pairing_ns} ns", advice)
 
 
 def check_stamps() -> Check:
     """Whether the kernel says when bytes arrived, or only our own reads do."""
-    stamping = start_stamping()
-    if stamping is None:
+    if (stamping := start_stamping()) is None:
         advice = "stamps are those of our own reads: keep a processor free for the load process"
-        return Check(name="receive stamps", value="user space", advice=advice)
+        return Check("receive stamps", "user space", advice)
     stamping.close()
-    return Check(name="receive stamps", value="kernel")
+    return Check("receive stamps", "kernel")
 
 
 def climb(stop: threading.Event) -> Iterator[Step]:
@@ -212,17 +205,7 @@ def drive_step(server: ServerProcess, rate_per_s: float, output_tokens: int, sto
         errors = judge(rows, server.take_log(), run_id=folder.run_id, epoch_ns=result.epoch_ns)
         sent = rows.filter(rows["sent_ns"].is_valid())
         lags_ns = sent["sent_ns"].to_numpy() - sent["scheduled_ns"].to_numpy()
-    return _step(rate_per_s, output_tokens, errors, lags_ns, result.workers)
-
-
-def _step(
-    rate_per_s: float,
-    output_tokens: int,
-    errors: ClientErrors,
-    lags_ns: Int64,
-    workers: Sequence[WorkerStats],
-) -> Step:
-    num_events = sum(worker.num_events for worker in workers)
+    num_events = sum(worker.num_events for worker in result.workers)
     return Step(
         rate_per_s=rate_per_s,
         output_tokens=output_tokens,
@@ -233,7 +216,7 @@ def _step(
         itl_error_p99_ms=quantile_ms(errors.gap_ns, 0.99),
         send_lag_p99_ms=quantile_ms(lags_ns.astype(np.int64), 0.99),
         alone_fraction=errors.alone_fraction,
-        cpu_us_per_token=sum(worker.cpu_s for worker in workers) / max(num_events, 1) * 1e6,
-        workers=len(workers),
+        cpu_us_per_token=sum(worker.cpu_s for worker in result.workers) / max(num_events, 1) * 1e6,
+        workers=len(result.workers),
         server_late_ms=quantile_ms(errors.lateness_ns, 0.99),
     )

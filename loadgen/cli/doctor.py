@@ -12,9 +12,7 @@ from loadgen.cli.signals import Interruption
 from loadgen.errors import EXIT_INVALID, UsageError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from loadgen.doctor import Check, Step
+    from loadgen.doctor import Step
 
 Rate = Annotated[float | None, typer.Option("--rate", help="Requests per second of the run planned.")]
 Tokens = Annotated[
@@ -28,6 +26,10 @@ Flags = Annotated[
     str, typer.Option("--run", help="With --aa: flags of those runs, as of bench run.", metavar="FLAGS")
 ]
 Pairs = Annotated[int, typer.Option("--pairs", help="With --aa: how many pairs of runs.")]
+HEADING = f"""
+This client against a server that logs its own writes. Times in ms: p50 / p99, else p99.
+[bold]{"requests/s":>10} {"tokens/s":>9} {"TTFT error":>15} {"ITL error":>15} {"send lag":>9} {"exact":>7} \
+{"us/token":>10} {"server late":>12}[/]"""
 
 
 def doctor(
@@ -53,59 +55,40 @@ def doctor(
 
     if rate is not None and not 0 < rate < float("inf"):
         raise UsageError(f"--rate {rate:g}: give a positive number of requests per second")
-    console = Console(quiet=as_json)
+    console = Console(quiet=as_json, highlight=False, soft_wrap=True)
     checks = examine.check_machine()
     for check in checks:
-        show_check(console, check)
+        console.print(f"{check.name:18} {check.value}")
+        if check.advice:
+            console.print(f"{'':18} [yellow]{check.advice}[/]")
     steps = []
     with Interruption() as interruption:
         planned = None if rate is None else examine.try_planned(rate, output_tokens, interruption.stop)
-        show_heading(console)
+        console.print(HEADING)
         for step in [planned] if planned else examine.climb(interruption.stop):
             steps.append(step)
-            show_step(console, step)
+            console.print(row_of(step))
     if as_json:
         document = {
-            "checks": [asdict(check) for check in checks],
+            "checks": [check._asdict() for check in checks],
             "steps": [{**asdict(step), "tokens_per_s": step.tokens_per_s} for step in steps],
         }
         typer.echo(json.dumps(document, allow_nan=False))
     if interruption.exit_code is not None:
         raise typer.Exit(interruption.exit_code)
-    console.print(conclusion(steps, is_planned=rate is not None), highlight=False, soft_wrap=True)
+    console.print(conclusion(steps, is_planned=rate is not None))
     if planned and not planned.is_within_limit:
         raise typer.Exit(EXIT_INVALID)
 
 
-def show_check(console: Console, check: Check) -> None:
-    """Print one fact about the machine, and what to do about it."""
-    console.print(f"{check.name:18} {check.value}", highlight=False)
-    if check.advice:
-        console.print(f"{'':18} [yellow]{check.advice}[/]", highlight=False, soft_wrap=True)
-
-
-def show_heading(console: Console) -> None:
-    """Print the head of the table of rates."""
-    console.print(
-        "\nThis client against a server that logs its own writes. Times in ms: p50 / p99, else p99."
-    )
-    console.print(
-        f"[bold]{'requests/s':>10} {'tokens/s':>9} {'TTFT error':>15} {'ITL error':>15} {'send lag':>9}"
-        f" {'exact':>7} {'us/token':>10} {'server late':>12}[/]",
-        soft_wrap=True,
-    )
-
-
-def show_step(console: Console, step: Step) -> None:
-    """Print one rate."""
+def row_of(step: Step) -> str:
+    """One rate, under HEADING."""
     ttft = f"{_ms(step.ttft_error_p50_ms)} / {_ms(step.ttft_error_p99_ms)}"
     itl = f"{_ms(step.itl_error_p50_ms)} / {_ms(step.itl_error_p99_ms)}"
-    lag, late = _ms(step.send_lag_p99_ms), _ms(step.server_late_ms)
-    console.print(
+    lag = _ms(step.send_lag_p99_ms)
+    return (
         f"{step.rate_per_s:10.4g} {step.tokens_per_s:9,.0f} {ttft:>15} {itl:>15} {lag:>9}"
-        f" {step.alone_fraction:7.1%} {step.cpu_us_per_token:10.1f} {late:>12}",
-        highlight=False,
-        soft_wrap=True,
+        f" {step.alone_fraction:7.1%} {step.cpu_us_per_token:10.1f} {_ms(step.server_late_ms):>12}"
     )
 
 
