@@ -66,10 +66,12 @@ class Shutdown(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """Engine -> HTTP: the model is loaded and warm."""
+    """Engine -> HTTP: the model is loaded and warm. device: its name, as its maker calls it."""
 
     num_params: int
+    device: str
     dtype: str
+    kv_tokens: int
 
 
 class Tokens(msgspec.Struct, frozen=True, tag=True):

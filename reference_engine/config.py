@@ -44,6 +44,8 @@ SHAPES: dict[str, ModelShape] = {
 }
 
 Dtype = Literal["auto", "float32", "bfloat16"]
+Device = Literal["cpu", "cuda"]
+AS_MANY_AS_FIT = 0  # KV tokens, on a GPU
 
 
 class ConfigError(ValueError):
@@ -71,11 +73,11 @@ class EngineConfig:
     """Everything that decides what the engine computes and when.
 
     model: a shape's name, or a Hugging Face folder. dtype: of weights, activations and the KV cache.
-    kv_tokens: tokens that the KV pool holds, rounded down to whole blocks.
+    kv_tokens: tokens that the KV pool holds, rounded down to whole blocks; or AS_MANY_AS_FIT.
     max_batch: requests that may be resident at once. chunk_tokens: the token budget of one step.
     swap_tokens: tokens that fit into host memory when a policy evicts by swapping. knobs: of the policy.
     is_prefix_shared: lend full blocks to requests that begin with the same tokens. is_eos_enabled: the model
-    may end an answer by itself; off, answers run to `max_tokens`.
+    may end an answer by itself; off, answers run to `max_tokens`. log_requests: how many the log remembers.
     """
 
     model: str = "tiny"
@@ -91,15 +93,18 @@ class EngineConfig:
     door: DoorConfig = field(default_factory=DoorConfig)
     is_prefix_shared: bool = False
     is_eos_enabled: bool = False
+    device: Device = "cpu"
     dtype: Dtype = "auto"
     threads: int = 1
     check_invariants: bool = False
+    log_requests: int = 1 << 17
 
     def __post_init__(self) -> None:
-        for name in ("block_tokens", "max_batch", "chunk_tokens", "max_model_len", "threads"):
+        for name in ("block_tokens", "max_batch", "chunk_tokens", "max_model_len", "threads", "log_requests"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.kv_tokens < self.block_tokens:
+        is_fitted = self.kv_tokens == AS_MANY_AS_FIT and self.device == "cuda"
+        if self.kv_tokens < self.block_tokens and not is_fitted:
             raise ConfigError(f"kv_tokens {self.kv_tokens} holds no block of {self.block_tokens} tokens")
 
     @property

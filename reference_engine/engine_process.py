@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -33,7 +34,7 @@ from reference_engine.channel import (
     ToEngine,
     pack_tokens,
 )
-from reference_engine.config import ConfigError, EngineConfig
+from reference_engine.config import AS_MANY_AS_FIT, ConfigError, EngineConfig
 from reference_engine.cost import Weights
 from reference_engine.door import TurnedAwayError
 from reference_engine.engine import Engine
@@ -64,13 +65,21 @@ def build_engine(config: EngineConfig) -> Engine:
 
 def start_engine(config: EngineConfig) -> tuple[Engine, Ready]:
     """Make an engine on torch and real time, warmed up; and say what it computes with."""
-    from reference_engine.executors.torch import TorchExecutor
+    from reference_engine.executors.torch import TorchExecutor, load_decoder, tokens_that_fit
 
     keep_freed_memory()
+    decoder = load_decoder(config)
+    if config.kv_tokens == AS_MANY_AS_FIT:
+        config = replace(config, kv_tokens=tokens_that_fit(decoder, config.block_tokens))
     scheduler = Scheduler(config, make_policy(config), describe_model(config.model).eos_ids)
-    executor = TorchExecutor(config, scheduler.tables)
+    executor = TorchExecutor(config, decoder, scheduler.tables)
     executor.warm_up()
-    ready = Ready(executor.num_params, str(executor.dtype).removeprefix("torch."))
+    ready = Ready(
+        num_params=decoder.weights.num_params,
+        device=executor.device_name,
+        dtype=executor.dtype_name,
+        kv_tokens=config.pool_tokens,
+    )
     return Engine(config, scheduler, executor, time.monotonic_ns), ready
 
 
@@ -187,6 +196,7 @@ def main() -> None:
     config = msgspec.json.decode(args.config, type=EngineConfig)
     end = EngineEnd(socket.socket(fileno=args.fd))
     engine, ready = start_engine(config)
+    config = engine.config
     # What start-up made lives for ever: keep the collector from walking it between two steps.
     gc.collect()
     gc.freeze()

@@ -98,7 +98,7 @@ class Frontend:
         self._gaps = Histogram()
         self._is_draining = False
         self.link = EngineLink(self._on_message, self._on_engine_lost)
-        self.facts = Ready(num_params=0, dtype="")
+        self.facts = Ready(num_params=0, device="", dtype="", kv_tokens=0)
         self.ready = asyncio.Event()
         self.engine_gone = asyncio.Event()
         self.drained = asyncio.Event()

@@ -1,7 +1,8 @@
 """Draws the next token of each row of logits: greedy, temperature, top-k, top-p.
 
 The uniform number behind a draw depends only on the request's seed and the position in its answer, so that a
-preempted, re-batched or re-run request says the same again.
+preempted, re-batched or re-run request says the same again. All rows are drawn together on the device of the
+logits, and nobody waits for it.
 """
 
 from __future__ import annotations
@@ -13,26 +14,25 @@ from torch import Tensor
 from reference_engine.sequence import Sequence
 
 
-def draw(logits: Tensor, sequences: list[Sequence]) -> list[int]:
+def draw(logits: Tensor, sequences: list[Sequence]) -> Tensor:
     """Return one id per row; logits [rows, ids], the sequence of each row says how to draw."""
-    ids: list[int] = []
-    for row, sequence in zip(logits, sequences, strict=True):
-        sampling = sequence.sampling
-        if sampling.temperature == 0:
-            ids.append(int(row.argmax()))
-            continue
-        uniform = np.random.default_rng((sampling.seed, sequence.num_emitted)).random()
-        ids.append(_draw_row(row / sampling.temperature, sampling.top_k, sampling.top_p, uniform))
-    return ids
-
-
-def _draw_row(row: Tensor, top_k: int, top_p: float, uniform: float) -> int:
-    values, candidates = row.sort(descending=True)
-    if top_k:
-        values = values[:top_k]
-    cumulative = values.double().softmax(0).cumsum(0)
+    greedy = logits.argmax(1)
+    if all(sequence.sampling.temperature == 0 for sequence in sequences):
+        return greedy
+    rows = [_numbers(sequence) for sequence in sequences]
+    numbers = torch.tensor(rows, dtype=torch.float64, pin_memory=logits.is_cuda)
+    temperature, top_k, top_p, uniform = numbers.to(logits.device, non_blocking=True).t()[:, :, None]
+    values, candidates = (logits.float() / temperature.where(temperature > 0, 1)).sort(descending=True)
+    rank = torch.arange(logits.shape[1], device=logits.device)
+    values = values.masked_fill((rank >= top_k) & (top_k > 0), -torch.inf)
+    cumulative = values.double().softmax(1).cumsum(1)
     # The nucleus is the shortest prefix that reaches top_p: everything before the first sum >= top_p, and it.
-    num_kept = int(torch.searchsorted(cumulative, torch.tensor(top_p, dtype=torch.float64))) + 1
-    num_kept = min(num_kept, len(cumulative))
-    chosen = int(torch.searchsorted(cumulative[:num_kept], cumulative[num_kept - 1] * uniform, right=True))
-    return int(candidates[min(chosen, num_kept - 1)])
+    last = (cumulative < top_p).sum(1, keepdim=True).clamp_(max=len(rank) - 1)
+    chosen = (cumulative <= cumulative.gather(1, last) * uniform).sum(1, keepdim=True).minimum(last)
+    return torch.where(temperature > 0, candidates.gather(1, chosen), greedy[:, None])[:, 0]
+
+
+def _numbers(sequence: Sequence) -> tuple[float, ...]:
+    sampling = sequence.sampling
+    uniform = np.random.default_rng((sampling.seed, sequence.num_emitted)).random()
+    return sampling.temperature, sampling.top_k, sampling.top_p, uniform

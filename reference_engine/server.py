@@ -17,15 +17,24 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence as Seq
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 import msgspec
 
 from reference_engine.api import ServedModel
-from reference_engine.config import SHAPES, ConfigError, DoorConfig, Dtype, EngineConfig
+from reference_engine.config import (
+    AS_MANY_AS_FIT,
+    SHAPES,
+    ConfigError,
+    Device,
+    DoorConfig,
+    Dtype,
+    EngineConfig,
+)
 from reference_engine.connection import Connection
+from reference_engine.devices import DEFAULT_MODELS, choose_device
 from reference_engine.frontend import Frontend
 from reference_engine.model_info import ModelInfo, describe_model
 from reference_engine.policies import POLICIES, all_knobs, make_policy
@@ -48,13 +57,14 @@ def parse_args(argv: Seq[str] | None) -> argparse.Namespace:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free port")
     parser.add_argument(
-        "--model", default=defaults.model, help=f"a Hugging Face folder, or a shape: {', '.join(SHAPES)}"
+        "--model", help=f"a Hugging Face folder, or a shape: {', '.join(SHAPES)}; tiny, on CUDA 1b"
     )
     parser.add_argument("--served-model-name", help="name for clients; the folder's or shape's by default")
+    parser.add_argument("--device", default="auto", choices=("auto", *get_args(Device)))
     parser.add_argument("--dtype", default=defaults.dtype, choices=get_args(Dtype))
     parser.add_argument("--policy", default=defaults.policy, help=f"one of: {', '.join(POLICIES)}")
     parser.add_argument("--seed", type=int, default=defaults.seed, help="of the random weights")
-    parser.add_argument("--kv-tokens", type=int, default=defaults.kv_tokens)
+    parser.add_argument("--kv-tokens", type=int, help=f"{defaults.kv_tokens}, on CUDA what fits")
     parser.add_argument("--block-tokens", type=int, default=defaults.block_tokens)
     parser.add_argument("--max-batch", type=int, default=defaults.max_batch)
     parser.add_argument("--chunk-tokens", type=int, default=defaults.chunk_tokens, help="tokens a step")
@@ -74,6 +84,7 @@ def parse_args(argv: Seq[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--check-invariants", action="store_true", help="assert them after every step")
     parser.add_argument("--pin-engine", type=int, metavar="CPU", help="run the engine on this processor only")
+    parser.add_argument("--log-requests", type=int, default=defaults.log_requests, help="kept in the log")
     parser.add_argument("--log-dir", type=Path, help="write the step and request logs here on exit")
     parser.add_argument("--profile-out", type=Path, help="write a cost model of the steps here on exit")
     parser.add_argument("--ready-fd", type=int, metavar="FD", help="write one JSON line here when ready")
@@ -119,17 +130,21 @@ def given_knobs(args: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def engine_config(args: argparse.Namespace, info: ModelInfo) -> EngineConfig:
-    can, usual = info.max_positions, EngineConfig().max_model_len
+def engine_config(args: argparse.Namespace, info: ModelInfo, device: Device) -> EngineConfig:
+    defaults = EngineConfig()
+    kv_tokens = args.kv_tokens
+    if kv_tokens is None:
+        kv_tokens = defaults.kv_tokens if device == "cpu" else AS_MANY_AS_FIT
+    can, usual = info.max_positions, defaults.max_model_len
     max_model_len = args.max_model_len or min(usual, can or usual)
     if can is not None and max_model_len > can:
         raise ConfigError(f"--max-model-len {max_model_len} is above the {can} positions of {info.name}")
     config = EngineConfig(
-        model=args.model,
+        model=info.name if info.folder is None else str(info.folder),
         policy=args.policy,
         seed=args.seed,
         block_tokens=args.block_tokens,
-        kv_tokens=args.kv_tokens,
+        kv_tokens=kv_tokens,
         max_batch=args.max_batch,
         chunk_tokens=args.chunk_tokens,
         max_model_len=max_model_len,
@@ -138,11 +153,14 @@ def engine_config(args: argparse.Namespace, info: ModelInfo) -> EngineConfig:
         is_prefix_shared=args.prefix_sharing,
         door=DoorConfig(**{f.name: getattr(args, f.name) for f in fields(DoorConfig)}),
         is_eos_enabled=info.folder is not None if args.eos is None else args.eos,
+        device=device,
         dtype=args.dtype,
         threads=args.threads,
         check_invariants=args.check_invariants,
+        log_requests=args.log_requests,
     )
-    make_policy(config)  # refuses what does not fit before anything is started
+    # Refuses what does not fit before anything is started; what fits on a GPU is only known after.
+    make_policy(replace(config, kv_tokens=kv_tokens or max_model_len + args.block_tokens))
     return config
 
 
@@ -176,11 +194,12 @@ def start_engine(
 def report_ready(args: argparse.Namespace, port: int, frontend: Frontend, engine_pid: int) -> None:
     """Say that the server is ready: in words on stderr, and as JSON where --ready-fd asks for it."""
     name, facts = frontend.model.name, frontend.facts
-    what = f"{facts.num_params / 1e6:.1f} M parameters, {facts.dtype}, {args.policy}"
+    what = f"{facts.num_params / 1e6:.1f} M parameters, {facts.dtype} on {facts.device}, {args.policy}"
     print(f"serving {name} ({what}) on http://{args.host}:{port}", file=sys.stderr, flush=True)
     if args.ready_fd is not None:
         about = {"port": port, "model": name, "pid": os.getpid(), "engine_pid": engine_pid}
-        about |= {"policy": args.policy, "num_params": facts.num_params, "dtype": facts.dtype}
+        about |= {"policy": args.policy, "num_params": facts.num_params}
+        about |= {"device": facts.device, "dtype": facts.dtype, "kv_tokens": facts.kv_tokens}
         with os.fdopen(args.ready_fd, "wb") as ready:
             ready.write(msgspec.json.encode(about) + b"\n")
 
@@ -241,8 +260,9 @@ def main(argv: Seq[str] | None = None) -> int:
     if args.ready_fd is not None:
         die_with_parent(os.getppid())
     try:
-        info = describe_model(args.model)
-        config = engine_config(args, info)
+        device = choose_device(args.device)
+        info = describe_model(args.model or DEFAULT_MODELS[device])
+        config = engine_config(args, info, device)
         model = served_model(args, config, info)
         listener = socket.create_server((args.host, args.port), backlog=4096)
     except (ConfigError, OSError, OverflowError) as error:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from reference_engine import tokenizer
-from reference_engine.config import ModelShape
+from reference_engine.config import Device, ModelShape
 from reference_engine.model import LayerWeights, Weights, fold_norm
 from reference_engine.model_info import EMBEDDING, HEAD, NORM, ModelInfo
 
@@ -23,10 +23,11 @@ CPU = torch.device("cpu")
 CPU_FLAGS_OF_BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
-def choose_dtype(asked: str, info: ModelInfo) -> torch.dtype:
-    """Resolve `auto`: bfloat16 for what was trained in it, where the processor computes with it."""
+def choose_dtype(asked: str, info: ModelInfo, device: Device) -> torch.dtype:
+    """Resolve `auto`: bfloat16 on a GPU, and for what was trained in it on a processor that has it."""
     if asked == "auto":
-        asked = "bfloat16" if info.dtype == "bfloat16" and _has_bfloat16() else "float32"
+        is_native = device == "cuda" or (info.dtype == "bfloat16" and _has_bfloat16())
+        asked = "bfloat16" if is_native else "float32"
     return torch.bfloat16 if asked == "bfloat16" else torch.float32
 
 

@@ -1,8 +1,8 @@
 """Attention on a CPU over paged keys and values: gather whole pages, then one fused kernel per group of rows.
 
-Pages are [blocks, page, k|v, kv_heads, head_dim] per layer, so that one gather fetches both. The query heads
-that share a KV head are folded into the query axis: the kernel then reads each key once. Single-token rows of
-like length go together; where padding to the longest would waste much, they are split by powers of two.
+The query heads that share a KV head are folded into the query axis: the kernel then reads each key once.
+Single-token rows of like length go together; where padding to the longest would waste much, they are split by
+powers of two.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from reference_engine.attention.pages import Pages
 from reference_engine.config import ModelShape
 
 MIN_TOKENS_SAVED = 512  # reading fewer padded tokens than this costs less than one more kernel call
@@ -52,24 +53,12 @@ def split_by_length(lengths: NDArray[np.int64]) -> list[tuple[int, int]]:
 
 
 class PagedAttention:
-    """The pages of every layer, and the reading plan of the step in progress."""
+    """The way through the pages of the step in progress."""
 
-    def __init__(
-        self,
-        shape: ModelShape,
-        num_blocks: int,
-        page: int,
-        num_host_blocks: int = 0,
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
+    def __init__(self, shape: ModelShape, pages: Pages) -> None:
         self._shape = shape
-        self._page = page
-        token_width = 2 * shape.kv_heads * shape.head_dim
-        self._pages = torch.zeros(shape.layers, num_blocks, page * token_width, dtype=dtype)
-        self._flat = self._pages.view(shape.layers, num_blocks * page, token_width)
-        self._host_pages = torch.zeros(shape.layers, num_host_blocks, page * token_width, dtype=dtype)
-        self._layer_pages = list(self._pages.unbind(0))
-        self._layer_flat = list(self._flat.unbind(0))
+        self._page = pages.page
+        self._pages = pages
         self._store_at = torch.zeros(0, dtype=torch.int64)
         self._groups: list[Rows] = []
 
@@ -133,21 +122,11 @@ class PagedAttention:
 
     def _additive(self, hidden: NDArray[np.bool_]) -> Tensor:
         mask = torch.from_numpy(np.where(hidden, np.float32(-np.inf), np.float32(0)))
-        return mask.to(self._pages.dtype)
-
-    def swap_out(self, pairs: list[tuple[int, int]]) -> None:
-        """Copy blocks to host memory; pairs of (block, host block)."""
-        blocks, host_blocks = torch.tensor(pairs).unbind(1)
-        self._host_pages[:, host_blocks] = self._pages[:, blocks]
-
-    def swap_in(self, pairs: list[tuple[int, int]]) -> None:
-        """Copy blocks back; pairs of (host block, block)."""
-        host_blocks, blocks = torch.tensor(pairs).unbind(1)
-        self._pages[:, blocks] = self._host_pages[:, host_blocks]
+        return mask.to(self._pages.blocks.dtype)
 
     def attend(self, layer: int, query: Tensor, key_value: Tensor) -> Tensor:
         """Store this step's keys and values, then read through the block tables."""
-        self._layer_flat[layer].index_copy_(0, self._store_at, key_value)
+        self._pages.store(layer, self._store_at, key_value)
         if len(self._groups) == 1:
             return self._attend_rows(layer, query, self._groups[0])
         return torch.cat([self._attend_rows(layer, query[g.first : g.end], g) for g in self._groups])
@@ -156,7 +135,7 @@ class PagedAttention:
         shape = self._shape
         group = shape.heads // shape.kv_heads
         mask = rows.masks[layer in shape.windowed_layers]
-        pages = self._layer_pages[layer].index_select(0, rows.pages)
+        pages = self._pages.layers[layer].index_select(0, rows.pages)
         key_value = pages.view(rows.batch, -1, 2, shape.kv_heads, shape.head_dim).permute(2, 0, 3, 1, 4)
         if rows.query_len == 1:
             folded = query.view(rows.batch, shape.kv_heads, group, shape.head_dim)

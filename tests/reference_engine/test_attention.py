@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reference_engine.attention.paged import MIN_TOKENS_SAVED, PagedAttention, split_by_length
+from reference_engine.attention.pages import Pages
 from reference_engine.config import ModelShape
 
 PAGE, NUM_PAGES = 4, 128
@@ -35,7 +36,10 @@ def test_paged_attention_equals_dense(singles: list[int], chunks: list[tuple[int
     work = [(start, 1) for start in sorted(singles)] + chunks
     generator = torch.Generator().manual_seed(seed)
     order = np.random.default_rng(seed).permutation(NUM_PAGES)
-    attention, width = PagedAttention(SHAPE, NUM_PAGES, PAGE), 2 * SHAPE.kv_heads * SHAPE.head_dim
+    attention, width = (
+        PagedAttention(SHAPE, Pages(SHAPE, NUM_PAGES, PAGE)),
+        2 * SHAPE.kv_heads * SHAPE.head_dim,
+    )
     tables = order[: len(work) * 10].reshape(len(work), 10)
     past = [torch.randn(start + count, width, generator=generator) for start, count in work]
     layer = seed % SHAPE.layers

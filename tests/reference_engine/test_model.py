@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from reference_engine.attention.paged import PagedAttention
+from reference_engine.attention.pages import Pages
 from reference_engine.config import SHAPES, ModelShape
 from reference_engine.model import Decoder, fold_norm, unit_rows
 from reference_engine.weights import random_weights
@@ -22,7 +23,7 @@ PAGE, NUM_PAGES = 4, 32
 def test_logits_equal_the_dense_model_whatever_the_chunking(shape: ModelShape, chunks: list[int]) -> None:
     weights = random_weights(shape, num_input_ids=100, num_output_ids=50, seed=3)
     decoder = Decoder(shape, weights, max_positions=64)
-    attention = PagedAttention(shape, NUM_PAGES, PAGE)
+    attention = PagedAttention(shape, Pages(shape, NUM_PAGES, PAGE))
     rng = np.random.default_rng(1)
     token_ids = rng.integers(100, size=sum(chunks))
     table = rng.permutation(NUM_PAGES)[:8]
@@ -50,5 +51,3 @@ def test_weights_follow_from_the_seed() -> None:
     draws = [random_weights(SHAPES["nano"], 10, 10, seed).head for seed in (1, 1, 2)]
     assert torch.equal(draws[0], draws[1])
     assert not torch.equal(draws[0], draws[2])
-
-

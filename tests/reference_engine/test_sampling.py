@@ -15,7 +15,7 @@ def draws(sampling: Sampling, number: int) -> list[int]:
     sequence: Sequence = make_sequence([1], max_tokens=number)
     sequence.sampling = sampling
     for _ in range(number):
-        sequence.tokens += draw(LOGITS[None], [sequence])
+        sequence.tokens += draw(LOGITS[None], [sequence]).tolist()
     return sequence.tokens[1:]
 
 
