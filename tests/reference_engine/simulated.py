@@ -27,6 +27,7 @@ class Outcomes:
 
     sent_ns: dict[int, int] = field(default_factory=dict)
     stamps_ns: dict[int, list[int]] = field(default_factory=dict)
+    accounts: dict[int, Account] = field(default_factory=dict)
     buckets: dict[int, list[int]] = field(default_factory=dict)
     preemptions: dict[int, int] = field(default_factory=dict)
     recomputed: dict[int, int] = field(default_factory=dict)
@@ -42,9 +43,7 @@ class Outcomes:
 
     def completed(self, sequence: Sequence, account: Account) -> None:
         self.stamps_ns[sequence.handle] = [to_ns(stamp) for stamp in account.stamps]
-        (split,) = split_accounts([account], np.asarray, PS_PER_NS)
-        assert split is not None
-        self.buckets[sequence.handle] = split
+        self.accounts[sequence.handle] = account
         self.preemptions[sequence.handle] = sequence.num_preemptions
         self.recomputed[sequence.handle] = sequence.num_recomputed
         self.spans[sequence.handle] = sequence.spans
@@ -103,6 +102,8 @@ def simulate(
     )
     simulation.run()
     outcomes.num_steps = simulation.num_steps
+    splits = split_accounts(list(outcomes.accounts.values()), np.asarray, PS_PER_NS)
+    outcomes.buckets = {row: split for row, split in zip(outcomes.accounts, splits, strict=True) if split}
     if steps is not None:
         table = steps.flush()
         *names, _ = table.column_names

@@ -81,6 +81,24 @@ def test_little_holds_exactly() -> None:
     assert total == resident + queued + outcomes.column("wait_align").sum()
 
 
+def test_little_holds_exactly_for_blocks() -> None:
+    """Blocks times the time that each request held them are the integral of the blocks in use."""
+    config = replace(CONFIG, max_batch=12, kv_tokens=2400, max_model_len=512, policy="orca")
+    rng = np.random.default_rng(1)
+    prompts, outputs = rng.integers(1, 150, 400), rng.integers(1, 90, 400)
+    plan = make_plan(np.cumsum(rng.exponential(0.02, 400)), prompts, outputs)
+    outcomes = simulate(config, plan, has_steps=True)
+    assert outcomes.steps is not None
+    start, end, used = (
+        outcomes.steps[:, STEP_COLUMNS.index(name)] for name in ("start_ns", "end_ns", "kv_used")
+    )
+    blocks = -(-(prompts + outputs) // config.block_tokens)  # reserved on admission, given back at the end
+    resident_ns = outcomes.latencies(plan) - np.sum([outcomes.column(name) for name in WAITS], axis=0)
+    last = np.array([outcomes.stamps_ns[row][-1] for row in range(len(plan))])
+    given_back = np.bincount(np.searchsorted(end, last), weights=blocks, minlength=len(end))
+    assert (blocks * resident_ns).sum() == ((used + given_back) * (end - start)).sum()
+
+
 @pytest.mark.parametrize("load", [0.5, 0.7])
 def test_m_d_1(load: float) -> None:
     service_s = 20 * BASE_S
@@ -176,9 +194,24 @@ def test_a_full_queue_turns_away_as_in_m_m_1_k() -> None:
     check_mean(lost, expected, formula_error=0.02)
 
 
-@pytest.mark.parametrize(
+LENGTHS = pytest.mark.parametrize(
     "lengths", [fixed(100), geometric(100), bimodal], ids=["fixed", "geometric", "bimodal"]
 )
+
+
+@LENGTHS
+def test_without_a_queue_blocking_is_erlangs_whatever_the_lengths(lengths: Lengths) -> None:
+    """A request that does not start at the next step is dropped: a queue of one step in a hundred."""
+    servers, offered = 4, 3.0
+    config = replace(CONFIG, max_batch=servers, door=DoorConfig(drop_after_s=BASE_S))
+    lost = []
+    for seed in range(6):
+        outcomes = simulate(config, poisson(seed, offered / (100 * BASE_S), 2500, lengths), CONSTANT)
+        lost.append(len(outcomes.failures) / 2500)
+    check_mean(lost, erlang_b(servers, offered), formula_error=0.02)
+
+
+@LENGTHS
 def test_continuous_batching_is_processor_sharing(lengths: Lengths) -> None:
     busy = 0.5  # y = rate * per_seq * mean length
     config = replace(CONFIG, max_batch=512)
@@ -306,3 +339,21 @@ def test_shortest_first_waits_by_class() -> None:
             found.append(float(wait[plan.output_tokens == length].mean()))
     for found, value in zip(waits, expected, strict=True):
         check_mean(found, value)
+
+
+def test_a_class_that_displaces_the_other_waits_for_none_of_it() -> None:
+    """Preemptive resume, cap 1: an evicted answer is computed again at once, for a prompt costs one step."""
+    short, long, load = 10, 50, 0.6
+    lengths: Lengths = lambda rng, n: np.where(rng.random(n) < 0.5, short, long)  # noqa: E731
+    config = replace(CONFIG, knobs={"order": "srpt-oracle", "displace": True})
+    services = np.array([short, long]) * BASE_S
+    rate = load / services.mean()
+    shares = rate * services / 2
+    alone_s = services[0] / (1 - shares[0]) * (1 - shares[0] / 2)  # M/D/1 of the short ones: sojourn
+    times = []
+    for seed in range(6):
+        plan = poisson(seed, rate, 2000, lengths)
+        outcomes = simulate(config, plan, CONSTANT)
+        e2e_s = (outcomes.latencies(plan) - outcomes.column("wait_align")) / 1e9
+        times.append(float(e2e_s[plan.output_tokens == short].mean()))
+    check_mean(times, alone_s, formula_error=0.05)
