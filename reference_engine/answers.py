@@ -18,6 +18,9 @@ from reference_engine.stops import StopScanner
 
 DONE_EVENT = b"data: [DONE]\n\n"
 LAST_CHUNK = b"0\r\n\r\n"
+# What a whole answer is called, what a part of one, and how its id begins.
+CHAT = ("chat.completion", "chat.completion.chunk", "chatcmpl")
+COMPLETION = ("text_completion", "text_completion", "cmpl")
 
 _encode = msgspec.json.Encoder().encode
 
@@ -50,24 +53,19 @@ class Answer:
         self._text_of = text_of
         self._pieces: list[str] = []
         self._scanner = StopScanner(submission.stops) if submission.stops else None
-        is_chat = submission.is_chat
-        chunk_kind = "chat.completion.chunk" if is_chat else "text_completion"
-        body_kind = "chat.completion" if is_chat else "text_completion"
-        self._id = f"{'chatcmpl' if is_chat else 'cmpl'}-{request_id}"
-        self._about = {"id": self._id, "object": chunk_kind, "created": created_s, "model": model}
-        self._about_body = {**self._about, "object": body_kind}
-        head = msgspec.json.encode(self._about)[:-1] + b',"choices":[{"index":0,'
-        if is_chat:
-            self._prefix = b"data: " + head + b'"delta":{"content":'
-            self._middle = b'},"logprobs":null,"finish_reason":'
-        else:
-            self._prefix = b"data: " + head + b'"text":'
-            self._middle = b',"logprobs":null,"finish_reason":'
-        self._suffix = self._middle + b"null}]}\n\n"
-        self._role_event = (
-            b"data: " + head + b'"delta":{"role":"assistant","content":""},"logprobs":null,'
-            b'"finish_reason":null}]}\n\n'
-        )
+        self._kind, chunk_kind, name = CHAT if submission.is_chat else COMPLETION
+        self._about = {
+            "id": f"{name}-{request_id}",
+            "object": chunk_kind,
+            "created": created_s,
+            "model": model,
+        }
+        head = b"data: " + _encode(self._about)[:-1] + b',"choices":[{"index":0,'
+        before, after = (b'"delta":{"content":', b"}") if submission.is_chat else (b'"text":', b"")
+        self._before = head + before
+        self._after = after + b',"logprobs":null,"finish_reason":'
+        role = b'%b"delta":{"role":"assistant","content":""%bnull}]}\n\n' % (head, self._after)
+        self._opening = role if submission.is_chat else b""
 
     def take(self, token_id: int, reason: FinishReason | None) -> FinishReason | None:
         """Add a token; return why the answer ends with it, which may be a stop string."""
@@ -84,19 +82,22 @@ class Answer:
 
     def token_event(self, reason: FinishReason | None) -> bytes:
         """Return the event of the token taken last; the first of a chat also says who speaks."""
-        piece = _encode(self._pieces[-1])
-        if reason is None:
-            event = self._prefix + piece + self._suffix
-        else:
-            event = b'%b%b%b"%b"}]}\n\n' % (self._prefix, piece, self._middle, reason.encode())
-        is_first, self.has_begun = not self.has_begun, True
-        return self._role_event + event if is_first and self.submission.is_chat else event
+        why = b"null" if reason is None else b'"%b"' % reason.encode()
+        event = b"%b%b%b%b%b}]}\n\n" % (
+            self._opening,
+            self._before,
+            _encode(self._pieces[-1]),
+            self._after,
+            why,
+        )
+        self._opening, self.has_begun = b"", True
+        return event
 
     def closing_events(self) -> bytes:
         """Return what follows the last token: usage where it was asked for, and the end."""
         if not self.submission.has_usage_event:
             return DONE_EVENT
-        usage = msgspec.json.encode({**self._about, "choices": [], "usage": self._usage()})
+        usage = _encode({**self._about, "choices": [], "usage": self._usage()})
         return b"data: %b\n\n%b" % (usage, DONE_EVENT)
 
     def body(self, reason: FinishReason) -> bytes:
@@ -107,7 +108,8 @@ class Answer:
             choice["message"] = {"role": "assistant", "content": text}
         else:
             choice["text"] = text
-        return msgspec.json.encode({**self._about_body, "choices": [choice], "usage": self._usage()})
+        about = {**self._about, "object": self._kind}
+        return _encode({**about, "choices": [choice], "usage": self._usage()})
 
     def _usage(self) -> dict[str, Any]:
         num_prompt, num_output = len(self.submission.prompt), self.num_tokens
