@@ -87,7 +87,7 @@ def draw_cost(rng: np.random.Generator) -> CostModel:
     names = ("base", "per_decode", "per_context", "per_prompt", "per_token", "per_pair", "mixed")
     scales = (5e9, 1e8, 1e5, 1e8, 2e7, 1e4, 1e9)
     work, bound = (
-        Weights(**{name: int(rng.integers(1, scale)) for name, scale in zip(names, scales, strict=True)})
+        Weights(**{name: int(rng.uniform(1, scale)) for name, scale in zip(names, scales, strict=True)})
         for _ in range(2)
     )
     return CostModel(work=work, bound=bound if rng.random() < 0.3 else None, per_swap_block=12_345_677)

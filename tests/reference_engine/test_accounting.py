@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,7 +44,12 @@ def test_every_nanosecond_is_in_one_bucket(policy: str) -> None:
 
 def test_who_displaces_a_resident_takes_its_place() -> None:
     """Evicted requests at the back outrank those in front: a step that only displaces would end nothing."""
-    knobs = {"order": "srpt-oracle", "displace": True, "requeue": "back", "whole_prompt": False}
+    knobs: dict[str, Any] = {
+        "order": "srpt-oracle",
+        "displace": True,
+        "requeue": "back",
+        "whole_prompt": False,
+    }
     config = EngineConfig(
         kv_tokens=336, max_batch=32, chunk_tokens=512, max_model_len=320, knobs=knobs, check_invariants=True
     )
@@ -179,8 +185,8 @@ def test_the_same_victim_again_and_again_is_named_eviction() -> None:
     assert share_of_excess(found, rest, ["preempted", "recompute"]) > 0.7
 
 
-NO_CAP = {"max_batch": 512}
-MORE_MEMORY = {"kv_tokens": 160_000}
+NO_CAP: dict[str, Any] = {"max_batch": 512}
+MORE_MEMORY: dict[str, Any] = {"kv_tokens": 160_000}
 MEMORY_CAUSES = ("wait_memory", "wait_order", "wait_gate", "preempted", "recompute")
 
 
@@ -194,7 +200,7 @@ MEMORY_CAUSES = ("wait_memory", "wait_order", "wait_gate", "preempted", "recompu
     ids=["infinite memory", "no cap", "both"],
 )
 def test_removing_a_cause_gives_back_what_the_account_says(
-    changes: dict[str, int], causes: Sequence[str], engine: dict[str, int]
+    changes: dict[str, Any], causes: Sequence[str], engine: dict[str, Any]
 ) -> None:
     rng = np.random.default_rng(2)
     plan = make_plan(np.cumsum(rng.exponential(0.1, 600)), 200, rng.geometric(1 / 60, 600))

@@ -55,7 +55,7 @@ def test_prompts_that_fill_the_time_starve_decodes_while_memory_is_free() -> Non
 
 def test_few_are_evicted_and_they_make_the_tail() -> None:
     """Llumnix, motivation: 8 % of requests preempted, and preemption most of the P99 latency."""
-    knobs = {"requeue": "back", "victim": "fewest-emitted"}
+    knobs: dict[str, int | float | bool | str] = {"requeue": "back", "victim": "fewest-emitted"}
     config = replace(TIGHT, kv_tokens=4200, max_batch=32, chunk_tokens=512, knobs=knobs)
     arrivals = np.cumsum(np.random.default_rng(4).exponential(1 / 8.6, 800))
     plan = make_plan(arrivals, 200, 120)
