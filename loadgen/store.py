@@ -232,11 +232,14 @@ class RequestRows:
 
     def iter_batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The named columns in pieces of at most ROW_GROUP_ROWS rows, in order of index."""
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
         if isinstance(self._source, Path):
-            with _reading(self._source), pq.ParquetFile(self._source) as file:
+            # pre_buffer would keep every group that was read until the last
+            with _reading(self._source), pq.ParquetFile(self._source, pre_buffer=False) as file:
                 yield from file.iter_batches(ROW_GROUP_ROWS, columns=list(columns))
+            pa.default_memory_pool().release_unused()
         else:
             yield from self._source.select(columns).to_batches(ROW_GROUP_ROWS)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from loadgen.errors import RunFolderError, UsageError
 from loadgen.measure.measured import Measured, measure
-from loadgen.measure.metrics import UNITS, Sample
+from loadgen.measure.metrics import UNITS
 from loadgen.measure.options import MeasureOptions
 from loadgen.measure.slo import Objective, parse_slo
 from loadgen.stats.capacity import Answer, Capacity, Evidence, Trial
@@ -140,7 +140,7 @@ def compare_with_limit(
             return None, inf, inf
         margin = log(max(mean, SMALLEST) / objective.limit)
         return mean, margin, margin
-    beyond = share_above(sample, objective.limit) * (1 - failed_share) + failed_share
+    beyond = sample.share_above(objective.limit) * (1 - failed_share) + failed_share
     excess = log(max(beyond, SMALLEST) / (1 - share))
     level = share / (1 - failed_share) if failed_share < 1 else 1.0
     if level >= 1:
@@ -149,14 +149,6 @@ def compare_with_limit(
     if not isfinite(figure):
         return None, inf, excess
     return figure, log(max(figure, SMALLEST) / objective.limit), excess
-
-
-def share_above(sample: Sample, limit: float) -> float:
-    """The share of a metric's values above a limit, each with its weight."""
-    is_above = sample.values > limit
-    if sample.weights is None:
-        return float(is_above.mean())
-    return float(sample.weights[is_above].sum() / sample.weights.sum())
 
 
 def parse_objectives(lines: Sequence[str]) -> list[Objective]:

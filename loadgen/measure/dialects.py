@@ -2,9 +2,8 @@
 beside it.
 
 A tool's figures are over every ok request of the run: none of them leaves out a warm-up by itself. Where they
-count latency from the send, a queue in front of the client is not in it. Definitions are written from
-knowledge of the tools and worked by hand in the tests, not yet held against the installed tools; events
-without tokens (role, finish, usage) are never gaps here.
+count latency from the send, a queue in front of the client is not in it. Held against the tools themselves
+(tests/real_tools); events without tokens (role, finish, usage) are never gaps here.
 
     vllm       `vllm bench serve`: per-event ITL, linear percentiles, population deviation
     sglang     `sglang.bench_serving`: per-token ITL, E2E to the end of the stream
@@ -15,7 +14,7 @@ without tokens (role, finish, usage) are never gaps here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,8 +33,8 @@ Figures = dict[str, Any]
 class Log:
     """Every ok request of a run, one value each, seconds from its start; NaN where unknown.
 
-    gap_s, gap_tokens: pooled gaps between token-bearing events, and the tokens of the event that ended each.
-    duration_s: from the first send to the end of the last request.
+    first_s: NaN for an answer that was not streamed. step_ns, step_tokens: from stamp to stamp, pooled, and
+    the tokens of the event that ended each.
     """
 
     scheduled_s: Floats
@@ -45,78 +44,87 @@ class Log:
     done_s: Floats
     prompt_tokens: Floats
     output_tokens: Floats
-    gap_s: Floats
-    gap_tokens: NDArray[np.uint16] | None
-    duration_s: float
+    step_ns: NDArray[Any]
+    step_tokens: NDArray[np.uint16] | None
+
+    def rate(self, amount: float, end_s: Floats) -> float | None:
+        """Something per second, from the first send to the last of these instants."""
+        span_s = float(end_s.max() - self.sent_s.min()) if len(self.sent_s) else 0.0
+        return float(amount) / span_s if span_s > 0 else None
 
 
-def read_log(columns: Columns, gaps: Gaps) -> Log:
-    """Gather the log. gaps: of all ok requests, whatever the window."""
+def read_log(columns: Columns, steps: Gaps) -> Log:
+    """Gather the log. steps: of all ok requests, whatever the window."""
     ok = columns.is_ok
-    sent, done = columns.sent_ns[ok] / 1e9, columns.ended_ns[ok] / 1e9
-    last = columns.last_token_ns[ok] / 1e9
+    done, last = columns.ended_ns[ok] / 1e9, columns.last_token_ns[ok] / 1e9
     return Log(
         scheduled_s=columns.scheduled_ns[ok] / 1e9,
-        sent_s=sent,
+        sent_s=columns.sent_ns[ok] / 1e9,
         first_s=columns.first_token_ns[ok] / 1e9,
         last_s=np.where(np.isnan(last), done, last),
         done_s=done,
         prompt_tokens=columns.prompt_tokens[ok],
         output_tokens=columns.output_tokens[ok],
-        gap_s=gaps.seconds,
-        gap_tokens=gaps.tokens,
-        duration_s=float(done.max() - sent.min()) if len(sent) else 0.0,
+        step_ns=steps.ns,
+        step_tokens=steps.tokens,
     )
 
 
 def vllm(log: Log) -> Figures:
-    """`vllm bench serve --save-result`, its names and units."""
+    """`vllm bench serve --save-result`, its names and units. What has no first chunk has failed there."""
+    is_answer = ~np.isnan(log.first_s)
+    sent, first, last = (values[is_answer] for values in (log.sent_s, log.first_s, log.last_s))
+    tokens, prompts = log.output_tokens[is_answer], log.prompt_tokens[is_answer]
     return {
-        **_vllm_statistics("ttft", log.first_s - log.sent_s),
-        **_vllm_statistics("tpot", _per_gap(log.last_s - log.first_s, log.output_tokens)),
-        **_vllm_statistics("itl", log.gap_s),
-        **_vllm_statistics("e2el", log.last_s - log.sent_s),
-        "duration": log.duration_s,
-        "request_throughput": _rate(len(log.sent_s), log),
-        "output_throughput": _rate(np.nansum(log.output_tokens), log),
-        "total_token_throughput": _rate(np.nansum(log.output_tokens) + np.nansum(log.prompt_tokens), log),
+        **_vllm_statistics("ttft", first - sent),
+        **_vllm_statistics("tpot", _per_gap(last - first, tokens)),
+        **_vllm_statistics("itl", log.step_ns, 1e6),
+        **_vllm_statistics("e2el", last - sent),
+        "duration": float(log.done_s.max() - log.sent_s.min()) if len(log.sent_s) else 0.0,
+        "request_throughput": log.rate(len(sent), log.done_s),
+        "output_throughput": log.rate(np.nansum(tokens), log.done_s),
+        "total_token_throughput": log.rate(np.nansum(tokens) + np.nansum(prompts), log.done_s),
     }
 
 
 def sglang(log: Log) -> Figures:
-    """`python -m sglang.bench_serving`, its names and units."""
+    """`python -m sglang.bench_serving`, its names and units. An answer in one piece has it all at its end."""
     latency = log.done_s - log.sent_s
+    first = np.where(np.isnan(log.first_s), log.done_s, log.first_s)
+    steps_ns = log.step_ns
+    if log.step_tokens is not None:
+        tokens = np.maximum(log.step_tokens, 1)
+        steps_ns = np.repeat(steps_ns / tokens, tokens)
     return {
-        **_vllm_statistics("ttft", log.first_s - log.sent_s),
-        **_vllm_statistics("tpot", _per_gap(log.done_s - log.first_s, log.output_tokens)),
-        **_vllm_statistics("itl", _token_gaps(log)),
+        **_vllm_statistics("ttft", first - log.sent_s),
+        **_vllm_statistics("tpot", _per_gap(log.done_s - first, log.output_tokens)),
+        **_vllm_statistics("itl", steps_ns, 1e6),
         **_vllm_statistics("e2e_latency", latency),
-        "duration": log.duration_s,
-        "request_throughput": _rate(len(log.sent_s), log),
-        "input_throughput": _rate(np.nansum(log.prompt_tokens), log),
-        "output_throughput": _rate(np.nansum(log.output_tokens), log),
-        "concurrency": _rate(latency.sum(), log),
+        "duration": float(log.done_s.max() - log.sent_s.min()) if len(log.sent_s) else 0.0,
+        "request_throughput": log.rate(len(log.sent_s), log.done_s),
+        "input_throughput": log.rate(np.nansum(log.prompt_tokens), log.done_s),
+        "output_throughput": log.rate(np.nansum(log.output_tokens), log.done_s),
+        "concurrency": log.rate(latency.sum(), log.done_s),
     }
 
 
 def aiperf(log: Log) -> Figures:
-    """AIPerf and GenAI-Perf, their names; milliseconds."""
-    latency = log.last_s - log.sent_s
+    """AIPerf and GenAI-Perf, their names; milliseconds. Their run ends with the last token."""
     itl = _per_gap(log.last_s - log.first_s, log.output_tokens)
     return {
-        "time_to_first_token": _aiperf_statistics(1e3 * (log.first_s - log.sent_s)),
-        "inter_token_latency": _aiperf_statistics(1e3 * itl),
-        "request_latency": _aiperf_statistics(1e3 * latency),
+        "time_to_first_token": _aiperf_statistics(log.first_s - log.sent_s, 1e-3),
+        "inter_token_latency": _aiperf_statistics(itl, 1e-3),
+        "request_latency": _aiperf_statistics(log.last_s - log.sent_s, 1e-3),
         "output_token_throughput_per_user": _aiperf_statistics(1 / itl[itl > 0]),
-        "request_throughput": _rate(len(log.sent_s), log),
-        "output_token_throughput": _rate(np.nansum(log.output_tokens), log),
+        "request_throughput": log.rate(len(log.sent_s), log.last_s),
+        "output_token_throughput": log.rate(np.nansum(log.output_tokens), log.last_s),
     }
 
 
 def guidellm(log: Log) -> Figures:
-    """guidellm, its names; milliseconds, request latency in seconds."""
+    """guidellm, its names; milliseconds, request latency in seconds. What was not streamed has gaps of 0."""
     tokens = log.output_tokens
-    itl = _per_gap(log.last_s - log.first_s, tokens)
+    itl = np.where(np.isnan(log.first_s), 0.0, _per_gap(log.last_s - log.first_s, tokens))
     tpot = np.divide(log.last_s - log.sent_s, tokens, out=np.full(len(tokens), np.nan), where=tokens > 0)
     ones = np.ones(len(tokens))
     return {
@@ -128,20 +136,32 @@ def guidellm(log: Log) -> Figures:
 
 
 def mlperf(log: Log) -> Figures:
-    """MLPerf LoadGen, Server scenario with tokens; nanoseconds."""
+    """MLPerf LoadGen, Server scenario with tokens, by the keys of its detail log."""
     figures: Figures = {}
-    for name, values in (
-        ("first_token_latency", log.first_s - log.scheduled_s),
-        ("time_per_output_token", _per_gap(log.last_s - log.first_s, log.output_tokens)),
-        ("latency", log.last_s - log.scheduled_s),
+    for values, mean, percentile in (
+        (log.last_s - log.scheduled_s, "mean_latency_ns", "{}_percentile_latency_ns"),
+        (
+            log.first_s - log.scheduled_s,
+            "first_token_mean_latency_ns",
+            "first_token_{}_percentile_latency_ns",
+        ),
+        (
+            _per_gap(log.last_s - log.first_s, log.output_tokens),
+            "time_to_output_token_mean",
+            "time_per_output_token_{}_percentile_ns",
+        ),
     ):
         known = np.sort(values[~np.isnan(values)])
-        figures[f"mean_{name}_ns"] = 1e9 * float(known.mean()) if len(known) else None
+        figures[f"result_{mean}"] = 1e9 * float(known.mean()) if len(known) else None
         for percent in (50, 90, 99, 99.9):
-            index = int(len(known) * percent / 100)
-            figures[f"{percent}_percentile_{name}_ns"] = 1e9 * float(known[index]) if len(known) else None
-    figures["completed_samples_per_second"] = _rate(len(log.sent_s), log)
-    figures["completed_tokens_per_second"] = _rate(np.nansum(log.output_tokens), log)
+            key = f"result_{percentile.format(f'{percent:.2f}')}"
+            figures[key] = 1e9 * float(known[int(len(known) * percent / 100)]) if len(known) else None
+    span_s = float(log.last_s.max() - log.scheduled_s.min()) if len(log.last_s) else 0.0
+    for key, amount in (
+        ("samples_per_sec", len(log.sent_s) - 1),  # their intervals
+        ("tokens_per_second", np.nansum(log.output_tokens)),
+    ):
+        figures[f"result_completed_{key}"] = float(amount) / span_s if span_s > 0 else None
     return figures
 
 
@@ -165,39 +185,26 @@ def _per_gap(span_s: Floats, tokens: Floats) -> Floats:
     return np.divide(span_s, tokens - 1, out=undefined, where=tokens > 1)
 
 
-def _token_gaps(log: Log) -> Floats:
-    """Each gap before an event of k tokens as k equal ones; one for an event of unknown tokens."""
-    if log.gap_tokens is None:
-        return log.gap_s
-    tokens = np.maximum(log.gap_tokens, 1)
-    return np.asarray(np.repeat(log.gap_s / tokens, tokens))
-
-
-def _rate(amount: float, log: Log) -> float | None:
-    return float(amount) / log.duration_s if log.duration_s > 0 else None
-
-
-def _vllm_statistics(name: str, values_s: Floats) -> Figures:
-    found = _linear_statistics(values_s, (0.5, 0.9, 0.95, 0.99))
+def _vllm_statistics(name: str, values: NDArray[Any], per_ms: float = 1e-3) -> Figures:
     keys = ("mean", "std", "min", "max", "median", "p90", "p95", "p99")
-    named = {key: None if value is None else 1e3 * value for key, value in zip(keys, found, strict=True)}
-    return {f"{key}_{name}_ms": value for key, value in named.items() if key not in ("min", "max")}
+    found = dict(zip(keys, _linear_statistics(values, per_ms), strict=True))
+    return {f"{key}_{name}_ms": value for key, value in found.items() if key not in ("min", "max")}
 
 
-def _aiperf_statistics(values: Floats) -> Figures:
+def _aiperf_statistics(values: Floats, per_unit: float = 1.0) -> Figures:
     keys = ("avg", "std", "min", "max", "p50", "p90", "p95", "p99")
-    return dict(zip(keys, _linear_statistics(values, (0.5, 0.9, 0.95, 0.99)), strict=True))
+    return dict(zip(keys, _linear_statistics(values, per_unit), strict=True))
 
 
-def _linear_statistics(values: Floats, qs: Sequence[float]) -> list[float | None]:
+def _linear_statistics(values: NDArray[Any], per_unit: float) -> list[float | None]:
     """Mean, population deviation, smallest, largest, and interpolated quantiles of the known values."""
-    is_known = ~np.isnan(values)
-    known = values if is_known.all() else values[is_known]
+    known = values[~np.isnan(values)] if values.dtype == np.float64 else values
     if len(known) == 0:
-        return [None] * (4 + len(qs))
+        return [None] * 8
     total, mean, squares = moments(known)
-    ends = float(known.min()), float(known.max())
-    return [mean, float(np.sqrt(squares / total)), *ends, *interpolated_quantiles(known.copy(), qs)]
+    quantiles = interpolated_quantiles(known.copy(), (0.5, 0.9, 0.95, 0.99))
+    found = [mean, float(np.sqrt(squares / total)), float(known.min()), float(known.max()), *quantiles]
+    return [value / per_unit for value in found]
 
 
 def _weighted_statistics(values: Floats, weights: Floats) -> Figures:

@@ -1,14 +1,14 @@
 """The token events of a run, in one pass: gaps, stalls, token throughput, and how sure the stamps are.
 
 A hundred million events do not fit in memory several times over, so that they are read block by block and
-only what the metrics need is kept.
+only what the metrics need is kept: gaps as whole nanoseconds, in four bytes wherever none is above 4.3 s.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from loadgen.measure.columns import Bools, Columns, Floats, Window
 from loadgen.store import RequestRows
 
 T = TypeVar("T", bound=np.generic)
+Nanoseconds = NDArray[np.uint32] | NDArray[np.int64]
 MAX_EVENT_TOKENS = 65_535
 EVENT_COLUMNS = ("chunk_ns", "chunk_lower_ns", "chunk_tokens")
 
@@ -43,37 +44,41 @@ class EventBlock:
         """Which row of the run each event belongs to."""
         return np.repeat(np.arange(self.start, self.start + self.num_rows), np.diff(self.offsets))
 
-    @property
-    def first_events(self) -> NDArray[np.int64]:
-        """Where the events of each request begin; requests without events have none."""
-        return self.offsets[:-1][np.diff(self.offsets) > 0]
-
     def spread(self, per_row: NDArray[T]) -> NDArray[T]:
         """Repeat a value of each row for each of its events."""
         return np.repeat(per_row, np.diff(self.offsets))
 
-    def gaps(self) -> tuple[NDArray[np.int64], Floats, Floats]:
-        """The gaps between the events of a row: event that ends each, seconds, seconds of silence before it.
+    def steps(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """From stamp to stamp within each row: the event that ends each step, and its nanoseconds."""
+        is_first = np.zeros(len(self.stamp_ns), np.bool_)
+        is_first[self.offsets[:-1][np.diff(self.offsets) > 0]] = True
+        ends = np.flatnonzero(~is_first)
+        return ends, self.stamp_ns[ends] - self.stamp_ns[ends - 1]
+
+    def gaps(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The gaps between the events of a row: the event that ends each, and its nanoseconds."""
+        return self.share(*self.steps())
+
+    def share(
+        self, ends: NDArray[np.int64], step_ns: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Turn steps into gaps; the same arrays where each event has a stamp of its own.
 
         Events that one read brought share its stamp: when they came in between is not known, so that each of
         k has a k-th of the silence before the read, and none a gap of zero. Events that share the *first*
         read of a row have no gap.
         """
-        stamp_ns = self.stamp_ns
-        is_first = np.zeros(len(stamp_ns), np.bool_)
-        is_first[self.first_events] = True
-        step_ns = np.diff(stamp_ns, prepend=0)
-        if not ((step_ns == 0) & ~is_first).any():
-            ends = np.flatnonzero(~is_first)
-            gap_s = step_ns[ends] / 1e9
-            return ends, gap_s, gap_s
-        starts = np.flatnonzero(is_first | (step_ns != 0))
-        sizes = np.diff(starts, append=len(stamp_ns))
-        silence_s = np.diff(stamp_ns[starts], prepend=0) / 1e9
-        silence_s[is_first[starts]] = np.nan
-        silence_s, share_s = np.repeat(silence_s, sizes), np.repeat(silence_s / sizes, sizes)
-        ends = np.flatnonzero(~np.isnan(silence_s))
-        return ends, share_s[ends], silence_s[ends]
+        if (step_ns != 0).all():
+            return ends, step_ns
+        is_read = np.ones(len(self.stamp_ns), np.bool_)
+        is_read[ends[step_ns == 0]] = False
+        silence_ns = np.zeros(len(self.stamp_ns), np.int64)  # before each read but the first of a row
+        silence_ns[ends] = step_ns
+        reads = np.flatnonzero(is_read)
+        sizes = np.diff(reads, append=len(self.stamp_ns))
+        share_ns = np.repeat(np.rint(silence_ns[reads] / sizes).astype(np.int64), sizes)
+        ends = np.flatnonzero(np.repeat(silence_ns[reads] != 0, sizes))
+        return ends, share_ns[ends]
 
 
 def iter_event_blocks(rows: RequestRows) -> Iterator[EventBlock]:
@@ -94,23 +99,20 @@ def iter_event_blocks(rows: RequestRows) -> Iterator[EventBlock]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Gaps:
-    """The gaps of some requests; request i of them owns seconds[offsets[i]:offsets[i + 1]].
+    """The gaps of some requests; request i of them owns ns[offsets[i]:offsets[i + 1]].
 
-    seconds: every gap between two events of a request, by request in order of index, then time.
+    ns: every gap between two events of a request, by request in order of index, then time.
     tokens: of the event that ended each gap, 0 where unknown; None where all events held one.
-    max_silence_s: the longest silence of each request, NaN with fewer than two reads that held events.
     """
 
-    seconds: Floats
+    ns: Nanoseconds
     offsets: NDArray[np.int64]
     tokens: NDArray[np.uint16] | None
-    max_silence_s: Floats
 
     def of(self, chosen: Bools) -> Gaps:
         """The gaps of the chosen requests; without a copy where they follow each other."""
         at = np.flatnonzero(chosen)
         lengths = np.diff(self.offsets)[at]
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         kept: slice | Bools
         if len(at) == 0 or at[-1] - at[0] + 1 == len(at):
             first, last = (int(at[0]), int(at[-1]) + 1) if len(at) else (0, 0)
@@ -118,10 +120,9 @@ class Gaps:
         else:
             kept = np.repeat(chosen, np.diff(self.offsets))
         return Gaps(
-            seconds=self.seconds[kept],
-            offsets=offsets,
+            ns=self.ns[kept],
+            offsets=_offsets(lengths),
             tokens=None if self.tokens is None else self.tokens[kept],
-            max_silence_s=self.max_silence_s[at],
         )
 
 
@@ -129,27 +130,51 @@ class Gaps:
 class Events:
     """What one pass leaves of the chosen requests.
 
+    steps: as gaps, but from stamp to stamp, 0 between events that shared a read: what tools see that know
+    nothing of reads. The same object where no two events did.
+    max_silence_s: the longest silence of each request, NaN with fewer than two reads that held events.
     tokens_in_window: tokens of *all* requests whose event was stamped inside the window; an event of unknown
     tokens counts its request's output tokens over its number of events.
     num_events, num_alone: events; those whose stamp is exact (alone in, or last of, a read).
-    uncertain_s: by how much an event can have been earlier than its stamp, values above 0 only.
+    uncertain_ns: by how much an event can have been earlier than its stamp, values above 0 only.
     """
 
     gaps: Gaps
+    steps: Gaps
+    max_silence_s: Floats
     tokens_in_window: float
     num_events: int
     num_alone: int
-    uncertain_s: Floats
+    uncertain_ns: Nanoseconds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """The gaps of the chosen rows of a block; lengths: how many each of them has."""
+
+    ns: Nanoseconds
+    tokens: NDArray[np.uint16] | None
+    lengths: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, block: EventBlock, ends: NDArray[np.int64], ns: NDArray[np.int64], chosen: Bools) -> _Part:
+        lengths = np.diff(np.searchsorted(ends, block.offsets))
+        if not chosen.all():
+            kept = np.repeat(chosen, lengths)
+            ends, ns, lengths = ends[kept], ns[kept], lengths[chosen]
+        tokens = block.tokens[ends]
+        # a number that is nearly always 1 is kept where it is not
+        counts = None if (tokens == 1).all() else np.minimum(tokens, MAX_EVENT_TOKENS).astype(np.uint16)
+        return cls(_compact(ns), counts, lengths)
 
 
 def read_events(rows: RequestRows, columns: Columns, chosen: Bools, window: Window) -> Events:
     """Make the pass. chosen: which rows to keep the events of."""
     # a user-space stamp is late by what is known of the read's delay; a kernel stamp is not
-    lag_ns = np.where(columns.is_kernel_stamped, 0.0, np.nan_to_num(columns.recv_lag_ns))
-    seconds: list[Floats] = []
-    tokens: list[NDArray[np.uint16]] = []
-    lengths: list[NDArray[np.int64]] = []
-    uncertain: list[Floats] = []
+    lag_ns = np.where(columns.is_kernel_stamped, 0.0, np.nan_to_num(columns.recv_lag_ns)).astype(np.int64)
+    steps: list[_Part] = []
+    gaps: list[_Part] = []
+    uncertain: list[Nanoseconds] = []
     silences: list[Floats] = []
     tokens_in_window, num_events, num_alone = 0.0, 0, 0
     for block in iter_event_blocks(rows):
@@ -161,33 +186,39 @@ def read_events(rows: RequestRows, columns: Columns, chosen: Bools, window: Wind
         num_alone += int((early_ns == 0).sum())
         if lag_ns[rows_here].any():
             early_ns = early_ns + block.spread(lag_ns[rows_here])[is_chosen]
-        uncertain.append(early_ns[early_ns > 0] / 1e9)
-
-        ends, gap_s, silence_s = block.gaps()
-        if not is_chosen.all():
-            kept = is_chosen[ends]
-            ends, gap_s, silence_s = ends[kept], gap_s[kept], silence_s[kept]
-        per_row = np.diff(np.searchsorted(ends, block.offsets))
-        per_chosen = per_row[chosen[rows_here]]
-        seconds.append(gap_s)
-        # four bytes for a number that is nearly always 1 would be half of the gaps' memory
-        tokens.append(np.minimum(block.tokens[ends], MAX_EVENT_TOKENS).astype(np.uint16))
-        lengths.append(per_chosen)
-        silences.append(_max_of_segments(silence_s, per_chosen))
-    per_request = np.concatenate([np.zeros(1, np.int64), *lengths])
-    gaps = Gaps(
-        seconds=_concatenate(seconds),
-        offsets=np.cumsum(per_request),
-        tokens=None if all(bool((part == 1).all()) for part in tokens) else np.concatenate(tokens),
-        max_silence_s=_concatenate(silences),
-    )
+        uncertain.append(_compact(early_ns[early_ns > 0]))
+        ends, step_ns = block.steps()
+        part = _Part.of(block, ends, step_ns, chosen[rows_here])
+        steps.append(part)
+        silences.append(_max_of_segments(part.ns, part.lengths))
+        shared_ends, shared_ns = block.share(ends, step_ns)
+        is_same = shared_ns is step_ns
+        gaps.append(part if is_same else _Part.of(block, shared_ends, shared_ns, chosen[rows_here]))
+    is_same = all(a is b for a, b in zip(steps, gaps, strict=True))
+    if is_same:
+        gaps.clear()
+    stamped = _gaps_of(steps)
     return Events(
-        gaps=gaps,
+        gaps=stamped if is_same else _gaps_of(gaps),
+        steps=stamped,
+        max_silence_s=np.concatenate([np.zeros(0), *silences]),
         tokens_in_window=tokens_in_window,
         num_events=num_events,
         num_alone=num_alone,
-        uncertain_s=_concatenate(uncertain),
+        uncertain_ns=_join(uncertain),
     )
+
+
+def _gaps_of(parts: list[_Part]) -> Gaps:
+    tokens = None
+    if any(part.tokens is not None for part in parts):
+        tokens = np.concatenate(
+            [np.ones(len(p.ns), np.uint16) if p.tokens is None else p.tokens for p in parts]
+        )
+    offsets = _offsets(np.concatenate([np.zeros(0, np.int64), *(part.lengths for part in parts)]))
+    ns = [part.ns for part in parts]
+    parts.clear()
+    return Gaps(ns=_join(ns), offsets=offsets, tokens=tokens)
 
 
 def _sum_tokens(block: EventBlock, columns: Columns, window: Window) -> float:
@@ -201,19 +232,30 @@ def _sum_tokens(block: EventBlock, columns: Columns, window: Window) -> float:
     return known + float(np.nansum(per_event))
 
 
-def _max_of_segments(values: Floats, lengths: NDArray[np.int64]) -> Floats:
-    """The largest value of each of the consecutive segments; NaN for an empty one."""
+def _max_of_segments(ns: Nanoseconds, lengths: NDArray[np.int64]) -> Floats:
+    """Seconds of the largest value of each of the consecutive segments; NaN where there is none above 0."""
     result = np.full(len(lengths), np.nan)
     filled = lengths > 0
-    if len(values):
+    if len(ns):
         starts = np.cumsum(lengths) - lengths
-        result[filled] = np.maximum.reduceat(values, starts[filled])
+        result[filled] = np.maximum.reduceat(ns, starts[filled]) / 1e9
+    result[result <= 0] = np.nan
     return result
 
 
-def _concatenate(parts: list[Floats]) -> Floats:
+def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+
+
+def _compact(ns: NDArray[np.int64]) -> Nanoseconds:
+    """In four bytes each, where they fit."""
+    fits = len(ns) == 0 or (ns.min() >= 0 and ns.max() <= np.iinfo(np.uint32).max)
+    return ns.astype(np.uint32) if fits else ns
+
+
+def _join(parts: list[Any]) -> Any:
     """Join, giving the parts back one by one: together with the whole they would need twice the memory."""
-    whole = np.empty(sum(len(part) for part in parts), np.float64)
+    whole = np.empty(sum(len(part) for part in parts), np.result_type(np.uint32, *parts))
     position = len(whole)
     while parts:
         part = parts.pop()

@@ -74,7 +74,7 @@ def playback_lag(ttft_s: Floats, gap_s: Floats, offsets: NDArray[np.int64], dead
 
 def describe_fluidity(ttft_s: Floats, gaps: Gaps, deadlines: Deadlines) -> dict[str, Any]:
     """Both figures over the counted requests that have a first token and whose tokens are known."""
-    gap_s, offsets = gaps.seconds, gaps.offsets
+    gap_s, offsets = gaps.ns / 1e9, gaps.offsets
     if gaps.tokens is not None:
         tokens = np.maximum(gaps.tokens, 1)
         gap_s = np.repeat(gap_s / tokens, tokens)

@@ -88,11 +88,11 @@ class Measured:
     def _gap_pool(self, name: str) -> Pool:
         gaps = self.gaps
         if name == "event_gap_s" or gaps.tokens is None:
-            return Pool(values=gaps.seconds, offsets=gaps.offsets)
+            return Pool(values=gaps.ns, offsets=gaps.offsets, per_unit=1e9)
         known = gaps.tokens > 0
         kept = np.concatenate([[0], np.cumsum(known)])[gaps.offsets]
         weights = gaps.tokens[known].astype(np.int64)
-        return Pool(values=self.samples["itl_s"].values, offsets=kept, weights=weights)
+        return Pool(values=self.samples["itl_s"].values, offsets=kept, weights=weights, per_unit=1e9)
 
     def sample_for(self, metric: str, share: float | None) -> Sample:
         """The values that an objective on a metric is held against: for a percentile of TTFT or E2E, with the
@@ -108,13 +108,13 @@ class Measured:
 
     def uncertainty_p99_s(self) -> float | None:
         """How much earlier than its stamp an event can have been, at p99 of events; None without events."""
-        num_events, uncertain = self.events.num_events, self.events.uncertain_s
+        num_events, uncertain = self.events.num_events, self.events.uncertain_ns
         if num_events == 0:
             return None
         share_exact = 1 - len(uncertain) / num_events
         if share_exact >= 0.99:
             return 0.0
-        return quantile(uncertain, (0.99 - share_exact) / (1 - share_exact))
+        return quantile(uncertain, (0.99 - share_exact) / (1 - share_exact)) / 1e9
 
 
 def measure(run: Run, options: MeasureOptions) -> Measured:
@@ -129,7 +129,7 @@ def measure(run: Run, options: MeasureOptions) -> Measured:
     counted = np.asarray(columns.is_ok & window.holds(columns.scheduled_ns))
     events = read_events(run.rows, columns, columns.is_ok, window)
     gaps = events.gaps.of(counted[columns.is_ok])
-    values = request_values(columns, counted, gaps.max_silence_s)
+    values = request_values(columns, counted, events.max_silence_s[counted[columns.is_ok]])
     return Measured(
         columns=columns,
         workload=workload,

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.measure.columns import Bools, Columns, Floats, Window
-from loadgen.measure.events import Gaps
+from loadgen.measure.events import Gaps, Nanoseconds
 from loadgen.stats.moments import moments
 from loadgen.stats.quantile import quantiles, weighted_quantiles
 
@@ -45,15 +45,16 @@ UNITS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sample:
-    """The values of one metric.
+    """The values of one metric, in its unit times `per_unit`: gaps are whole nanoseconds.
 
     weights: whole numbers where a value stands for that many equal ones, floats where it held for that long.
     num_failed: how many of the values are +inf because their request failed.
     """
 
-    values: Floats
+    values: Floats | Nanoseconds
     weights: NDArray[np.int64] | Floats | None = None
     num_failed: int = 0
+    per_unit: float = 1.0
 
     @property
     def num_values(self) -> int:
@@ -65,8 +66,17 @@ class Sample:
     def quantiles(self, qs: Sequence[float]) -> list[float]:
         """Quantiles of at least one value, by the one rule of stats.quantile."""
         if self.weights is None:
-            return quantiles(self.values.copy(), qs)
-        return weighted_quantiles(self.values, self.weights, qs)
+            return [value / self.per_unit for value in quantiles(self.values.copy(), qs)]
+        return [value / self.per_unit for value in weighted_quantiles(self.values, self.weights, qs)]
+
+    def ends(self) -> tuple[float, float]:
+        """The smallest and the largest of at least one value."""
+        return float(self.values.min()) / self.per_unit, float(self.values.max()) / self.per_unit
+
+    def share_above(self, limit: float) -> float:
+        """The share of at least one value that lies above a limit, each with its weight."""
+        is_above = self.values > round(limit * self.per_unit, 3)  # 0.015 s is 15,000,000 ns
+        return float(np.average(is_above, weights=self.weights))
 
     def moments(self) -> tuple[float | None, float | None]:
         """Mean and sample standard deviation; None where a value is infinite, and for the spread of one
@@ -76,7 +86,8 @@ class Sample:
             return None, None
         total, mean, squares = moments(self.values, self.weights)
         lost = 0 if self.weights is not None and self.weights.dtype == np.float64 else 1
-        return mean, float(np.sqrt(squares / (total - lost))) if total > lost else None
+        deviation = float(np.sqrt(squares / (total - lost))) / self.per_unit if total > lost else None
+        return mean / self.per_unit, deviation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +148,7 @@ def compute_samples(
     for name in ("ttft", "e2e"):
         everyone = np.concatenate([samples[f"{name}_s"].values, np.full(num_failed, np.inf)])
         samples[f"{name}_with_failures_s"] = Sample(values=everyone, num_failed=num_failed)
-    samples["event_gap_s"] = Sample(values=gaps.seconds)
+    samples["event_gap_s"] = Sample(values=gaps.ns, per_unit=1e9)
     samples["itl_s"] = _token_gaps(gaps)
     samples["in_flight"] = _in_flight(columns, window)
     return {name: samples[name] for name in UNITS}
@@ -146,10 +157,10 @@ def compute_samples(
 def _token_gaps(gaps: Gaps) -> Sample:
     """A gap d before an event of k tokens is k token gaps of d / k; left out where k is unknown."""
     if gaps.tokens is None:
-        return Sample(values=gaps.seconds)
+        return Sample(values=gaps.ns, per_unit=1e9)
     known = gaps.tokens > 0
     weights = gaps.tokens[known].astype(np.int64)
-    return Sample(values=gaps.seconds[known] / weights, weights=weights)
+    return Sample(values=gaps.ns[known] / weights, weights=weights, per_unit=1e9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -190,8 +201,8 @@ def summarize_sample(name: str, sample: Sample) -> MetricSummary:
         nothing: dict[str, float | None] = dict.fromkeys(STATISTICS)
         return MetricSummary(unit=UNITS[name], n=0, statistics=nothing, num_failed=num_failed)
     mean, std = sample.moments()
-    ends = float(sample.values.min()), float(sample.values.max())
-    statistics = [mean, std, ends[0], *sample.quantiles(list(PERCENTILES.values())), ends[1]]
+    low, high = sample.ends()
+    statistics = [mean, std, low, *sample.quantiles(list(PERCENTILES.values())), high]
     finite = [value if value is not None and np.isfinite(value) else None for value in statistics]
     return MetricSummary(
         unit=UNITS[name], n=n, statistics=dict(zip(STATISTICS, finite, strict=True)), num_failed=num_failed

@@ -124,7 +124,7 @@ def spectrum(sample: Sample) -> Points:
 def log_histogram(sample: Sample, num_bins: int) -> Histogram | None:
     """Counts over bins of equal ratio from the smallest positive value to the largest; None without one."""
     positive = sample.values > 0
-    values = sample.values[positive]
+    values = sample.values[positive] / sample.per_unit
     if len(values) == 0:
         return None
     # One value alone still gets bins around it.
@@ -179,9 +179,9 @@ def gap_density(rows: RequestRows, columns: Columns) -> Density | None:
     ends: list[Floats] = []
     gaps: list[Floats] = []
     for block in iter_event_blocks(rows):
-        ending, gap_s, _ = block.gaps()
+        ending, gap_ns = block.gaps()
         ends.append(block.stamp_ns[ending] / 1e9)
-        gaps.append(gap_s)
+        gaps.append(gap_ns / 1e9)
     end_s, gap_s = np.concatenate([*ends, []]), np.concatenate([*gaps, []])
     positive = gap_s > 0
     if not positive.any():

@@ -109,17 +109,13 @@ def statistic_of(sample: Sample, statistic: str) -> float | None:
     if sample.num_values == 0:
         return None
     share = parse_percentile(statistic)
-    mean, std = sample.moments() if statistic in ("mean", "std") else (None, None)
-    value = (
-        {
-            "mean": mean,
-            "std": std,
-            "min": float(sample.values.min()),
-            "max": float(sample.values.max()),
-        }.get(statistic)
-        if share is None
-        else sample.quantiles([share])[0]
-    )
+    value: float | None
+    if share is not None:
+        (value,) = sample.quantiles([share])
+    elif statistic in ("mean", "std"):
+        value = sample.moments()[statistic == "std"]
+    else:
+        value = sample.ends()[statistic == "max"]
     return value if value is not None and np.isfinite(value) else None
 
 

@@ -19,6 +19,7 @@ from loadgen.measure.dialects import read_log, speak
 from loadgen.measure.engine import describe_engine
 from loadgen.measure.fluidity import deadlines_of, describe_fluidity
 from loadgen.measure.groups import describe_groups
+from loadgen.measure.inference import infer
 from loadgen.measure.measured import Measured, measure
 from loadgen.measure.metrics import MetricSummary, in_flight_steps
 from loadgen.measure.options import MeasureOptions, RunFacts
@@ -51,6 +52,7 @@ def summarize_measured(run: Run, measured: Measured, options: MeasureOptions) ->
     )
     verdict = judge(run, measured, metrics, arrivals, options)
     window = measured.window
+    account, server = attribute(run, measured), describe_server(run, measured.columns)
     return {
         "schema_version": SUMMARY_SCHEMA_VERSION,
         "verdict": verdict.to_json(),
@@ -76,9 +78,10 @@ def summarize_measured(run: Run, measured: Measured, options: MeasureOptions) ->
         "arrivals": arrivals.to_json(),
         "stamps": describe_stamps(run, measured),
         "engine": describe_engine(run, window),
-        "attribution": attribute(run, measured),
-        "dialects": speak(read_log(measured.columns, measured.events.gaps)),
-        "server": describe_server(run, measured.columns),
+        "attribution": account,
+        "inferred": {} if account else infer(measured, server),
+        "dialects": speak(read_log(measured.columns, measured.events.steps)),
+        "server": server,
     }
 
 
@@ -186,8 +189,7 @@ def certify_objective(measured: Measured, objective: Objective) -> dict[str, Any
     if objective.percentile is None or pool is None or len(pool.values) == 0:
         return None
     sample = measured.sample_for(objective.metric, objective.percentile)
-    weights = 1 if sample.weights is None else sample.weights
-    num_misses = int(((sample.values > objective.limit) * weights).sum())
+    num_misses = round(sample.share_above(objective.limit) * sample.num_values)
     n_eff = independent_values(pool, objective.percentile)
     return asdict(certify(sample.num_values, num_misses, objective.percentile, n_eff=n_eff))
 

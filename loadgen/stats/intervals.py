@@ -10,9 +10,10 @@ are skewed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from loadgen.stats.dependence import autocorrelation_time
 from loadgen.stats.quantile import quantiles, weighted_quantiles
 
 NUM_SECTIONS = 10
+BLOCK_REQUESTS = 16_384
 MIN_TAIL_EVENTS = 10
 LEVELS = (0.5, 0.75, 0.9)
 CONFIDENCE = 0.95
@@ -35,12 +37,14 @@ Floats = NDArray[np.float64]
 class Pool:
     """Values in order of request, then time; request i owns values[offsets[i]:offsets[i + 1]].
 
-    weights: how many equal values each stands for; None for one.
+    weights: how many equal values each stands for; None for one. per_unit: what the values are divided by
+    in an interval.
     """
 
-    values: Floats
+    values: NDArray[Any]
     offsets: NDArray[np.int64]
     weights: NDArray[np.int64] | None = None
+    per_unit: float = 1.0
 
     @classmethod
     def of_requests(cls, values: Floats) -> Pool:
@@ -63,21 +67,26 @@ class Pool:
 
     def count_above(self, threshold: float) -> Floats:
         """How many values of each request lie above the threshold."""
-        return self._sum_by_request(self.values > threshold)
+        return self._sum_by_request(threshold)
 
     def sizes(self) -> Floats:
         """How many values each request has."""
         if self.weights is None:
             return np.diff(self.offsets).astype(np.float64)
-        return self._sum_by_request(np.ones(len(self.values), np.bool_))
+        return self._sum_by_request(-np.inf)
 
-    def _sum_by_request(self, hits: NDArray[np.bool_]) -> Floats:
+    def _sum_by_request(self, threshold: float) -> Floats:
         sums = np.zeros(len(self.offsets) - 1)
         has_values = np.diff(self.offsets) > 0
-        starts = self.offsets[:-1][has_values]
-        if len(starts):
-            amounts = hits if self.weights is None else hits * self.weights
-            sums[has_values] = np.add.reduceat(amounts, starts, dtype=np.int64)
+        for first in range(0, len(sums), BLOCK_REQUESTS):  # all at once would take eight bytes a value
+            block = slice(first, first + BLOCK_REQUESTS)
+            own = has_values[block]
+            starts = self.offsets[:-1][block][own]
+            if len(starts):
+                low, high = int(starts[0]), int(self.offsets[min(first + BLOCK_REQUESTS, len(sums))])
+                hits = self.values[low:high] > threshold
+                amounts = hits if self.weights is None else hits * self.weights[low:high]
+                sums[block][own] = np.add.reduceat(amounts, starts - low, dtype=np.int64)
         return sums
 
 
@@ -126,25 +135,29 @@ def independent_values(pool: Pool, q: float) -> float:
     The dependence between requests is the strongest of q itself and of lower levels: a run that happened to
     miss the slow excursions looks independent at its own p99; its median tells.
     """
-    return _independent_values(pool, [q])[q]
+    return _independent_values(pool, [q], _thresholds(pool, [q]))[q]
 
 
-def _independent_values(pool: Pool, qs: Sequence[float]) -> dict[float, float]:
+def _thresholds(pool: Pool, qs: Sequence[float]) -> dict[float, float]:
     levels = sorted({*LEVELS, *qs})
-    found = {
-        level: describe_exceedance(pool, threshold)
-        for level, threshold in zip(levels, pool.quantiles(levels), strict=True)
-    }
+    return dict(zip(levels, pool.quantiles(levels), strict=True))
+
+
+def _independent_values(
+    pool: Pool, qs: Sequence[float], thresholds: Mapping[float, float]
+) -> dict[float, float]:
+    found = {level: describe_exceedance(pool, threshold) for level, threshold in thresholds.items()}
     n_eff = {}
     for q in qs:
-        tau = max(found[level].tau for level in levels if level <= max(q, LEVELS[0]))
+        tau = max(found[level].tau for level in found if level <= max(q, LEVELS[0]))
         n_eff[q] = found[q].num_values / tau
     return n_eff
 
 
 def quantile_intervals(pool: Pool, qs: Sequence[float]) -> dict[float, QuantileInterval]:
     """Intervals for quantiles of at least one value; withheld where they would mislead."""
-    n_eff = _independent_values(pool, qs)
+    thresholds = _thresholds(pool, qs)
+    n_eff = _independent_values(pool, qs, thresholds)
     num_requests = len(pool.offsets) - 1
     sections: list[Pool] = []
     if num_requests >= 2 * NUM_SECTIONS:
@@ -152,9 +165,8 @@ def quantile_intervals(pool: Pool, qs: Sequence[float]) -> dict[float, QuantileI
         sections = [pool.section(int(a), int(b)) for a, b in pairwise(edges)]
     if not sections or any(len(section.values) == 0 for section in sections):
         return {q: _withheld(n_eff[q], q) for q in qs}
-    found = np.array([section.quantiles(qs) for section in sections])
-    centres = pool.quantiles(qs)
-    return {q: _interval(centres[i], found[:, i], n_eff[q], q) for i, q in enumerate(qs)}
+    found = np.array([section.quantiles(qs) for section in sections]) / pool.per_unit
+    return {q: _interval(thresholds[q] / pool.per_unit, found[:, i], n_eff[q], q) for i, q in enumerate(qs)}
 
 
 def quantile_interval(pool: Pool, q: float) -> QuantileInterval:
@@ -181,7 +193,7 @@ def mean_interval(pool: Pool) -> tuple[float, float] | None:
     if len(sizes) / tau < MIN_TAIL_EVENTS:
         return None
     half = NORMAL_95 * float(np.sqrt(residuals @ residuals * tau)) / total
-    return mean - half, mean + half
+    return (mean - half) / pool.per_unit, (mean + half) / pool.per_unit
 
 
 def _withheld(n_eff: float, q: float) -> QuantileInterval:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 BLOCK = 1_000_000
 
 
-def moments(values: NDArray[np.float64], weights: NDArray[Any] | None = None) -> tuple[float, float, float]:
+def moments(values: NDArray[Any], weights: NDArray[Any] | None = None) -> tuple[float, float, float]:
     """Total weight, mean, and weighted sum of squared deviations of at least one value."""
     parts = [slice(start, start + BLOCK) for start in range(0, len(values), BLOCK)]
     if weights is None:

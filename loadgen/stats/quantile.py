@@ -9,6 +9,7 @@ belongs to replications only.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ def rank(n: int, q: float) -> int:
     return max(1, int(np.ceil(q * n - ROUNDING * max(1.0, q * n))))
 
 
-def quantiles(values: NDArray[np.float64], qs: Sequence[float]) -> list[float]:
+def quantiles(values: NDArray[Any], qs: Sequence[float]) -> list[float]:
     """Quantiles of one or more values, which may be infinite. Reorders `values` in place: pass a copy to keep
     it.
     """
@@ -30,12 +31,12 @@ def quantiles(values: NDArray[np.float64], qs: Sequence[float]) -> list[float]:
     return [float(values[r]) for r in ranks]
 
 
-def quantile(values: NDArray[np.float64], q: float) -> float:
+def quantile(values: NDArray[Any], q: float) -> float:
     """One quantile of one or more values; `values` stays as it is."""
-    return quantiles(np.array(values, np.float64), [q])[0]
+    return quantiles(values.copy(), [q])[0]
 
 
-def interpolated_quantiles(values: NDArray[np.float64], qs: Sequence[float]) -> list[float]:
+def interpolated_quantiles(values: NDArray[Any], qs: Sequence[float]) -> list[float]:
     """Quantiles as numpy.percentile makes them by default (type 7), for figures of tools that use it.
 
     Reorders `values` in place: pass a copy to keep it.
@@ -45,13 +46,13 @@ def interpolated_quantiles(values: NDArray[np.float64], qs: Sequence[float]) -> 
     above = [min(index + 1, len(values) - 1) for index in below]
     values.partition(sorted({*below, *above}))
     return [
-        float(values[i] + (position - i) * (values[j] - values[i]))
+        float(values[i]) + (position - i) * (float(values[j]) - float(values[i]))
         for position, i, j in zip(positions, below, above, strict=True)
     ]
 
 
 def weighted_quantiles(
-    values: NDArray[np.float64], weights: NDArray[np.int64] | NDArray[np.float64], qs: Sequence[float]
+    values: NDArray[Any], weights: NDArray[np.int64] | NDArray[np.float64], qs: Sequence[float]
 ) -> list[float]:
     """Quantiles of values that each stand for `weights` equal ones (non-negative, not all 0)."""
     order = np.argsort(values, kind="stable")
