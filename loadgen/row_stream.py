@@ -6,7 +6,6 @@ read. A stream that a killed process left is read up to its last whole batch.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from operator import attrgetter
@@ -27,21 +26,18 @@ ROW_GROUP_ROWS = 16_384
 class RowWriter:
     """Append request records to one Arrow IPC stream, a worker's own.
 
-    A batch reaches the file after `batch_rows` rows or `flush_interval_s`, whichever comes first (call
-    `flush_if_due` from the idle loop, so that no row waits for the next one). A killed process loses no
+    A batch reaches the file after `batch_rows` rows, or when the caller flushes. A killed process loses no
     other.
     """
 
-    def __init__(self, path: Path, *, batch_rows: int = 64, flush_interval_s: float = 1.0) -> None:
+    def __init__(self, path: Path, *, batch_rows: int = 64) -> None:
         import pyarrow as pa
 
         self._path = path
         self._is_broken = False
         self._schema = arrow_schema()
         self._batch_rows = batch_rows
-        self._flush_interval_ns = int(flush_interval_s * 1e9)
         self._pending: list[RequestRecord] = []
-        self._oldest_ns = 0
         try:
             self._file: BinaryIO = open(path, "xb")  # noqa: SIM115 (closed by close)
             self._stream = pa.ipc.new_stream(self._file, self._schema)
@@ -51,19 +47,10 @@ class RowWriter:
         self.num_rows = 0
 
     def append(self, record: RequestRecord) -> None:
-        """Take a record; it is on disk when its batch is full or due."""
-        if not self._pending:
-            self._oldest_ns = time.monotonic_ns()
+        """Take a record; it is on disk when its batch is full."""
         self._pending.append(record)
         self.num_rows += 1
         if len(self._pending) >= self._batch_rows:
-            self.flush()
-        else:
-            self.flush_if_due()
-
-    def flush_if_due(self) -> None:
-        """Write the pending rows where the oldest has waited for the flush interval."""
-        if self._pending and time.monotonic_ns() - self._oldest_ns >= self._flush_interval_ns:
             self.flush()
 
     def flush(self) -> None:

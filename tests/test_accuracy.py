@@ -15,6 +15,7 @@ import pytest
 
 from benchmarks.client import measure_stack
 from loadgen.drive import DriveConfig, drive
+from loadgen.endpoints import ENDPOINTS
 from loadgen.golden.judge import JUDGED_COLUMNS, ClientErrors, judge, quantile_ms
 from loadgen.golden.process import GOLDEN, start_server
 from loadgen.store import RunFolder, load
@@ -37,7 +38,12 @@ def drive_golden(out: Path, *flags: str, endpoint: str = "completions") -> tuple
     folder = RunFolder.create(out, "accuracy")
     with start_server(GOLDEN, "--ttft-ms", "60", "--gap-ms", "8", *flags) as server:
         config = DriveConfig(
-            url=server.url, model="golden", seed=1, nonce=2, run_id=folder.run_id, endpoint=endpoint
+            url=server.url,
+            model="golden",
+            seed=1,
+            nonce=2,
+            run_id=folder.run_id,
+            endpoint=ENDPOINTS[endpoint],
         )
         stop = threading.Event()
         result = drive(plan, config, folder=folder.path, on_progress=lambda _: None, stop=stop)

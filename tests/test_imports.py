@@ -42,7 +42,7 @@ def test_importing_loadgen_imports_no_data_frame() -> None:
 
 def test_a_load_process_stays_light() -> None:
     heavy_for_a_worker = HEAVY - {"numpy", "pyarrow"}  # it draws prompts and writes rows
-    assert loaded_by("import loadgen.drive.worker") & heavy_for_a_worker == set()
+    assert loaded_by("import loadgen.drive.process") & heavy_for_a_worker == set()
 
 
 def test_the_check_sees_a_heavy_import() -> None:

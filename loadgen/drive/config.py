@@ -9,13 +9,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from loadgen.endpoints.base import Endpoint
+from loadgen.endpoints.openai import Completions
+from loadgen.transport.base import TransportCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriveConfig:
     """How a plan is sent.
 
-    endpoint: a name of `ENDPOINTS`, or an endpoint that knows more of its server.
+    endpoint: the API, with what is known of the server.
     prompts: `words`, `token-ids`, or the file whose texts the plan numbers. prompt_offset: tokens that the
     target adds to every prompt (template, BOS); taken off the words sent. tokens_per_word: 1 wherever a word
     is a token.
@@ -28,7 +30,7 @@ class DriveConfig:
     url: str
     more_urls: tuple[str, ...] = ()
     balance: str = "round-robin"  # or least-in-flight
-    endpoint: str | Endpoint = "completions"
+    endpoint: Endpoint = field(default_factory=Completions)
     model: str
     headers: tuple[tuple[str, str], ...] = ()
     prompts: str = "words"
@@ -53,8 +55,8 @@ class DriveConfig:
 
 
 @dataclass(slots=True, kw_only=True)
-class WorkerStats:
-    """One load process's account of itself.
+class WorkerStats(TransportCounts):
+    """One load process's account of itself, and of its transport.
 
     loop_lag_*_ns: how late the loop came back from a wait that an alarm ended (p99: None without such waits):
     a sample, tens of times a second, of how long anything waits for this process.
@@ -71,16 +73,9 @@ class WorkerStats:
     peak_in_flight: int = 0
     cpu_s: float = 0.0
     max_rss_bytes: int = 0
-    num_wakeups: int = 0
-    num_reads: int = 0
     num_events: int = 0
-    num_bytes: int = 0
-    num_connections: int = 0
     parsed_under_load: int = 0
     rendered_late: int = 0
-    has_kernel_stamps: bool = False
-    clock_drift_ns: int = 0
-    num_clock_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,8 @@ from loadgen.clock import now_ns
 from loadgen.drive.config import DriveConfig, DriveResult, Progress, WorkerStats
 from loadgen.drive.dispatch import split_limit, split_plan
 from loadgen.drive.limits import check_descriptors, check_memory, check_ports, choose_workers
-from loadgen.drive.worker import HELD_SIGNALS, Done, Ready, Report, Start, Stop, Task, run_worker
+from loadgen.drive.messages import HELD_SIGNALS, Done, Ready, Report, Start, Stop, Task
+from loadgen.drive.process import run_worker
 from loadgen.errors import BenchError
 from loadgen.priority import step_back
 from loadgen.transport.sockets import parse_target, resolve_target

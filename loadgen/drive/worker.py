@@ -9,7 +9,6 @@ moments.
 from __future__ import annotations
 
 import gc
-import os
 import resource
 import select
 import signal
@@ -18,8 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from importlib.abc import MetaPathFinder
+from dataclasses import fields, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -28,18 +26,15 @@ import numpy as np
 from loadgen.clock import now_ns
 from loadgen.drive.config import DriveConfig, WorkerStats
 from loadgen.drive.deadlines import Deadlines, Timeouts
-from loadgen.drive.dispatch import NEVER_NS, ClosedSchedule, Due, OpenSchedule, Schedule, Share
-from loadgen.drive.ledger import Ledger, RowSink, Tally
+from loadgen.drive.dispatch import NEVER_NS, ClosedSchedule, Due, OpenSchedule, Schedule
+from loadgen.drive.ledger import Ledger, RowSink
+from loadgen.drive.messages import HELD_SIGNALS, Done, Ready, Report, Start, Stop, Task
 from loadgen.drive.requests import ReadyRequests, RequestBodies
-from loadgen.endpoints import ENDPOINTS
 from loadgen.endpoints.base import Endpoint
-from loadgen.errors import RunFolderError
 from loadgen.interpret import PlanRow, has_token_since, to_record
 from loadgen.records import RequestRecord
 from loadgen.redaction import redact, secrets_of
-from loadgen.row_stream import RowWriter, stream_path
 from loadgen.transport.base import End, Exchange, Transport, TransportConfig
-from loadgen.transport.sockets import Target
 
 HOUSE_NS = 50_000_000
 REPORT_NS = 250_000_000
@@ -52,78 +47,6 @@ MAX_LAGS = 100_000
 MAX_BURST = 32  # requests sent between two looks at the sockets
 
 STOPPED = "the run was stopped"
-HELD_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # blocked in a load process until it has handlers
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """What one load process is to do."""
-
-    share: Share
-    config: DriveConfig
-    targets: tuple[Target, ...]
-    folder: Path
-    limit: int | None
-    concurrency: int | None
-    cpu: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """First requests are rendered and the loop can start."""
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    epoch_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """End what is in flight as cancelled, send nothing more, write every row.
-
-    epoch_ns: the start of the run, which a process that never started does not know.
-    """
-
-    epoch_ns: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    num_sent: int
-    num_in_flight: int
-    tally: Tally
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    stats: WorkerStats
-
-
-def run_worker(task: Task, control: Connection) -> None:
-    """The main function of a load process; talks over `control` and ends when its share is in the folder."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
-    sys.meta_path.insert(0, _WithoutPandas())
-    if task.cpu is not None:
-        os.sched_setaffinity(0, {task.cpu})
-    path = stream_path(task.folder, task.share.worker)
-    try:
-        rows = RowWriter(path, batch_rows=sys.maxsize, flush_interval_s=1e9)  # the ledger decides when
-        try:
-            LoadProcess(task, control, rows).run()
-        finally:
-            rows.close()
-    except RunFolderError as exc:
-        print(f"bench: load process {task.share.worker}: {exc}", file=sys.stderr)
-        sys.exit(1)
-
-
-class _WithoutPandas(MetaPathFinder):
-    """Keeps pandas out of a load process: pyarrow would import it, for 100 ms, with the first row."""
-
-    def find_spec(self, fullname: str, path: object, target: object = None) -> None:  # noqa: ARG002
-        if fullname == "pandas":
-            raise ModuleNotFoundError("a load process does without pandas", name=fullname)
 
 
 class LoadProcess:
@@ -134,8 +57,8 @@ class LoadProcess:
         self._task = task
         self._control = control
         self._rows = rows
-        self._endpoint = resolve_endpoint(config.endpoint)
-        self._transport = open_transport(task, self._endpoint, self._on_end)
+        self._endpoint = config.endpoint
+        self._transport = open_transport(task, self._on_end)
         bodies = RequestBodies(share, config, self._endpoint)
         self._ready = ReadyRequests(
             lambda position: self._transport.render(
@@ -348,13 +271,8 @@ class LoadProcess:
         stats.num_events = self._ledger.num_events
         stats.parsed_under_load = self._ledger.num_parsed_under_load
         stats.rendered_late = self._ready.num_late
-        stats.num_wakeups = counts.num_wakeups
-        stats.num_reads = counts.num_reads
-        stats.num_bytes = counts.num_bytes
-        stats.num_connections = counts.num_connections
-        stats.has_kernel_stamps = counts.has_kernel_stamps
-        stats.clock_drift_ns = counts.clock_drift_ns
-        stats.num_clock_steps = counts.num_clock_steps
+        for item in fields(counts):
+            setattr(stats, item.name, getattr(counts, item.name))
         stats.max_rss_bytes = max_rss_bytes()
         return stats
 
@@ -379,19 +297,14 @@ def record_of(exchange: Exchange, endpoint: Endpoint, epoch_ns: int, row: PlanRo
         return to_record(unread, endpoint, epoch_ns=epoch_ns, row=row)
 
 
-def resolve_endpoint(endpoint: str | Endpoint) -> Endpoint:
-    """An endpoint by its name, or itself."""
-    return ENDPOINTS[endpoint] if isinstance(endpoint, str) else endpoint
-
-
-def open_transport(task: Task, endpoint: Endpoint, on_end: Callable[[Exchange], None]) -> Transport:
+def open_transport(task: Task, on_end: Callable[[Exchange], None]) -> Transport:
     """The transport that the configuration names."""
     config = task.config
     transport_configs = [
         TransportConfig(
             url=url,
             target=target,
-            path=endpoint.path,
+            path=config.endpoint.path,
             headers=config.headers,
             fresh_connections=config.fresh_connections,
             connect_timeout_s=config.connect_timeout_s,

@@ -328,7 +328,7 @@ def test_bad_input_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="CA file"):
         run_drive(even_plan(1, gap_ms=1), tmp_path, "https://127.0.0.1:1", ca_file="/nowhere.pem")
     with pytest.raises(BenchError, match=r"load process 0 died .* before the run started"):
-        run_drive(even_plan(1, gap_ms=1), tmp_path, "http://127.0.0.1:1", endpoint="nonsense")
+        run_drive(even_plan(1, gap_ms=1), tmp_path, "http://127.0.0.1:1", prompts="/nowhere")
 
 
 class Broken(Completions):
@@ -352,13 +352,13 @@ def test_a_mistake_in_reading_an_answer_costs_one_row() -> None:
 
 LIGHT = """
 import sys
-import loadgen.drive.worker as worker
+import loadgen.drive.process as process
 heavy = {"pandas", "matplotlib", "torch", "scipy", "httpx", "typer", "rich", "asyncio"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
-sys.meta_path.insert(0, worker._WithoutPandas())
+sys.meta_path.insert(0, process.WithoutPandas())
 from pathlib import Path
 from loadgen.records import Outcome, RequestRecord
-rows = worker.RowWriter(Path(sys.argv[1]))
+rows = process.RowWriter(Path(sys.argv[1]))
 planned = {"scheduled_ns": 0, "prompt_tokens_planned": 1, "output_tokens_planned": 1}
 rows.append(RequestRecord(index=0, outcome=Outcome.OK, **planned))
 rows.close()

@@ -11,7 +11,6 @@ import pytest
 from loadgen.drive.config import DriveConfig
 from loadgen.drive.dispatch import split_plan
 from loadgen.drive.requests import RequestBodies
-from loadgen.drive.worker import resolve_endpoint
 from workloads import Plan, Workload
 from workloads.prefixes import hit_tokens
 
@@ -23,7 +22,7 @@ def prompts(plan: Plan, num_workers: int, offset: int = 0) -> list[list[str]]:
     words: dict[int, list[str]] = {}
     for share in split_plan(plan, num_workers):
         config = DriveConfig(url="http://x", model="m", seed=1, nonce=2, run_id="r", prompt_offset=offset)
-        bodies = RequestBodies(share, config, resolve_endpoint("completions"))
+        bodies = RequestBodies(share, config, config.endpoint)
         for position, index in enumerate(share.index.tolist()):
             words[index] = json.loads(bodies.body(position))["prompt"].split()
     return [words[index] for index in range(len(plan))]

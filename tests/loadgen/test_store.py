@@ -96,21 +96,18 @@ def test_plan_comes_back_with_its_digest(tmp_path: Path) -> None:
     assert json.loads(metadata[b"source"]) == {"arrival": "constant"}
 
 
-def test_a_row_is_on_disk_when_its_batch_is_full_or_due(tmp_path: Path) -> None:
+def test_a_row_is_on_disk_when_its_batch_is_full_or_flushed(tmp_path: Path) -> None:
     path = tmp_path / "rows.arrows"
-    writer = RowWriter(path, batch_rows=2, flush_interval_s=3600)
-    size = path.stat().st_size
-    writer.append(make_record(0))
-    writer.flush_if_due()
-    assert path.stat().st_size == size
-    writer.append(make_record(1))
-    assert path.stat().st_size > size
+    writer = RowWriter(path, batch_rows=2)
+    sizes = []
+    for step in (lambda: None, lambda: writer.append(make_record(0)), lambda: writer.append(make_record(1))):
+        step()
+        sizes.append(path.stat().st_size)
+    assert sizes[0] == sizes[1] < sizes[2]
+    writer.append(make_record(2))
+    writer.flush()
+    assert path.stat().st_size > sizes[2]
     writer.close()
-    due = RowWriter(tmp_path / "due.arrows", flush_interval_s=0)
-    size = (tmp_path / "due.arrows").stat().st_size
-    due.append(make_record(0))
-    assert (tmp_path / "due.arrows").stat().st_size > size
-    due.close()
 
 
 def test_a_killed_writer_loses_only_what_was_not_flushed(tmp_path: Path) -> None:
@@ -119,7 +116,7 @@ def test_a_killed_writer_loses_only_what_was_not_flushed(tmp_path: Path) -> None
     script = (
         "import os, sys; from pathlib import Path\n"
         "from loadgen.store import RowWriter; from tests.loadgen.test_store import make_record\n"
-        "writer = RowWriter(Path(sys.argv[1]), batch_rows=2, flush_interval_s=3600)\n"
+        "writer = RowWriter(Path(sys.argv[1]), batch_rows=2)\n"
         "for index in range(5): writer.append(make_record(index))\n"
         "os._exit(9)\n"
     )
