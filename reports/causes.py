@@ -104,10 +104,11 @@ def _gaps(gaps: Mapping[str, Any]) -> str:
         suspect = ": prompts of others are the likely cause"
     elif gaps["coincide_fraction"] > 0.5:
         suspect = ": something stops all streams at once"
+    num, time = format_count(gaps["num_long"]), format_percent(gaps["long_time_fraction"])
     return (
-        f"{format_count(gaps['num_long'])} gaps above three medians, {format_percent(gaps['long_time_fraction'])} of "
-        f"all time between tokens; {format_percent(gaps['coincide_fraction'])} coincide with one of another "
-        f"stream, in {format_percent(firsts)} a first token came out ({format_percent(chance)} by chance){suspect}"
+        f"{num} above three medians, {time} of all time between tokens;"
+        f" {format_percent(gaps['coincide_fraction'])} coincide with one of another stream,"
+        f" in {format_percent(firsts)} a first token came out ({format_percent(chance)} by chance){suspect}"
     )
 
 
