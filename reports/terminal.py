@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reports import words
-from reports.causes import tail_sentences
+from reports.causes import inferred_sentences, tail_sentences
 from reports.live import LiveView
 from reports.quantities import choose_time_unit, format_count, format_in, format_time, sparkline
 from reports.subject import Subject
@@ -97,7 +97,9 @@ def _latency_table(metrics: Mapping[str, Any], statistics: tuple[str, ...], wide
 
 
 def _print_causes(summary: words.Json, console: Console) -> None:
-    sentences = tail_sentences(summary)
+    sentences, heading = tail_sentences(summary), "what sets the slowest 1 % apart"
+    if not sentences:
+        sentences, heading = inferred_sentences(summary), f"{heading}: inferred from outside"
     if not sentences:
         return
     grid = Table.grid(padding=(0, 1, 0, 0))
@@ -106,7 +108,7 @@ def _print_causes(summary: words.Json, console: Console) -> None:
     for label, sentence in sentences:
         grid.add_row(Text(f"  {label}", style="bold"), Text(sentence))
     console.print()
-    _print_indented(console, Text("what sets the slowest 1 % apart", style="dim"))
+    _print_indented(console, Text(heading, style="dim"))
     console.print(grid)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadgen.measure.attribution import Parts
 from loadgen.measure.columns import Bools, Columns, Floats
@@ -35,7 +36,7 @@ class SoloCurve:
     coefficients: tuple[float, float, float]
 
     def at(self, prompt_tokens: Floats) -> Floats:
-        return _powers(prompt_tokens) @ np.array(self.coefficients)
+        return np.asarray(_powers(prompt_tokens) @ np.array(self.coefficients))
 
 
 def infer(measured: Measured, server: dict[str, Any]) -> dict[str, Any]:
@@ -126,7 +127,7 @@ def infer_gaps(measured: Measured) -> dict[str, Any] | None:
     }
 
 
-def coincides(stream: Floats, starts: Floats, ends: Floats) -> Bools:
+def coincides(stream: NDArray[np.int64], starts: Floats, ends: Floats) -> Bools:
     """Tell which gaps share more than half of their time with a gap of another stream."""
     order = np.argsort(ends, kind="stable")
     stream, starts, ends = stream[order], starts[order], ends[order]
