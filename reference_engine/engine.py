@@ -40,7 +40,7 @@ class Engine:
         self.scheduler = scheduler
         self.executor = executor
         self.clock_ns = clock_ns
-        self.log = StepLog()
+        self.log = StepLog(num_requests=config.log_requests)
         self.counters = EngineCounters()
         self._door = Door(config.door)
         self._accountant = Accountant(scheduler.policy, scheduler.state, features)

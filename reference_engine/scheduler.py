@@ -168,11 +168,12 @@ class Scheduler:
         self.state.waiting.requeue(victim, requeue)
 
     def _swap_in(self, plan: StepPlan) -> None:
-        """Bring back who was swapped out first, while there is room for it and one token more."""
+        """Bring back who was swapped out first, while the room for newcomers holds it and one token more."""
         while self.state.swapped and not plan.preempted and plan.budget > 0:
             sequence = self.state.swapped[0]
             needed = self.config.blocks_for(sequence.num_computed) + 1
-            if len(self.state.running) >= self.config.max_batch or needed > self.state.num_free_blocks:
+            room = self.policy.admission.room_blocks(self.state)
+            if len(self.state.running) >= self.config.max_batch or needed > room:
                 return
             del self.state.swapped[0]
             sequence.slot = self.tables.open()

@@ -88,12 +88,12 @@ class RequestRow(NamedTuple):
 class StepLog:
     """kv_* count blocks: held by a request, kept for reuse, free."""
 
-    def __init__(self, capacity: int = 1 << 20) -> None:
+    def __init__(self, capacity: int = 1 << 20, num_requests: int = 1 << 17) -> None:
         self._rows: NDArray[np.int64] = np.empty((capacity, NUM_VALUES), np.int64)
         self._capacity = capacity
         self.num_steps = 0
-        self.requests: deque[RequestRow] = deque(maxlen=1 << 18)
-        self.accounts: deque[Account | None] = deque(maxlen=1 << 16)  # of the latest of these
+        self.requests: deque[RequestRow] = deque(maxlen=num_requests)
+        self.accounts: deque[Account | None] = deque(maxlen=num_requests)
 
     def add(self, *values: int) -> None:
         """Append a step: the columns after `step`, in order, and the code of what blocked."""
@@ -178,8 +178,6 @@ def write_logs(
     cost, buckets = None, None
     if weights is not None:
         cost, coefficients = CostModel(work=weights), weights.as_vector()
-        forgotten = [None] * (len(log.requests) - len(log.accounts))
-        accounts = [*forgotten, *log.accounts]
-        buckets = split_accounts(accounts, lambda works: works @ coefficients // PS_PER_NS, 1)
+        buckets = split_accounts(log.accounts, lambda works: works @ coefficients // PS_PER_NS, 1)
     pq.write_table(steps_table(log.steps(), metadata, cost), folder / STEPS_FILE)
     pq.write_table(requests_table(list(log.requests), metadata, buckets), folder / REQUESTS_FILE)

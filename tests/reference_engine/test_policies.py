@@ -289,6 +289,14 @@ def test_swap_keeps_what_was_computed() -> None:
     assert sum(r.num_recomputed for r in recomputed.requests) > 0
 
 
+def test_what_was_swapped_out_comes_back_only_above_the_watermark() -> None:
+    config = replace(CONFIG, swap_tokens=2048)
+    num_swaps = [
+        pressed("vllm-v0", config=config, swap=True, watermark=w).num_preemptions for w in (0.0, 0.2)
+    ]
+    assert num_swaps[1] < num_swaps[0]
+
+
 def test_a_full_swap_space_falls_back_to_recomputing() -> None:
     result = pressed("vllm-v0", config=replace(CONFIG, swap_tokens=32), swap=True)
     assert sum(r.num_recomputed for r in result.requests) > 0
@@ -350,17 +358,25 @@ def test_a_full_batch_inverts_priorities_unless_it_may_be_displaced() -> None:
     assert ttft[True] < 5 * MS
 
 
-def test_an_evicted_request_in_front_keeps_its_place_among_equals() -> None:
-    """With memory for one and a stream of the important, requeueing by order starves the evicted (G7)."""
-    most = {}
-    for requeue in ("order", "front"):
-        load = [request(24, 80, at_ms=4 * i, priority=i % 2) for i in range(24)]
-        config = replace(CONFIG, kv_tokens=640, chunk_tokens=64, max_model_len=256)
-        knobs: dict[str, Any] = {"order": "priority", "requeue": requeue, "victim": "least-important"}
-        result = simulate(engine_for("vllm-v1", config=config, **knobs), load)
-        assert result.num_preemptions > 0
-        most[requeue] = max(r.num_preemptions for r in load)
-    assert most["front"] != most["order"]
+def least_important_under_pressure(**knobs: Any) -> tuple[Sequence, int]:
+    """Return an unimportant request amid a stream of important ones that fill the memory, and its latency."""
+    low = request(24, 200, priority=1)
+    load = [low, *(request(24, 80, at_ms=1 + 18 * i, priority=0) for i in range(60))]
+    config = replace(CONFIG, kv_tokens=640, chunk_tokens=64, max_model_len=512)
+    result = simulate(engine_for("vllm-v1", config=config, order="priority", **knobs), load)
+    return low, result.e2e_ns(low)
+
+
+def test_the_least_important_is_recomputed_again_and_again_unless_another_may_go() -> None:
+    """Who always goes first and comes back where its order puts it is behind all who came meanwhile (G7)."""
+    by_order, by_order_ns = least_important_under_pressure(requeue="order")
+    front, front_ns = least_important_under_pressure(requeue="front")
+    assert by_order.num_preemptions > 15
+    assert by_order.num_recomputed > 10 * (24 + 200)
+    assert front.num_preemptions < by_order.num_preemptions
+    assert front_ns < 0.7 * by_order_ns
+    for cure in ({"victim": "least-computed"}, {"watermark": 0.1}):
+        assert least_important_under_pressure(requeue="order", **cure)[0].num_preemptions == 0
 
 
 def test_the_fair_queue_bounds_the_gap_between_tenants_and_fcfs_does_not() -> None:
