@@ -165,7 +165,7 @@ def context_lines(manifest: Json, summary: Json) -> list[tuple[str, str]]:
         ("Little", _little(summary.get("little") or {})),
         ("trace", _trace((manifest.get("plan") or {}).get("trace") or {})),
         ("stamps", _stamps(summary.get("stamps") or {}, manifest.get("target") or {})),
-        ("engine", _engine(summary.get("engine") or {})),
+        ("engine", _engine(summary.get("engine") or {}, (manifest.get("target") or {}).get("engine") or {})),
         *(("server", text) for text in _server(summary.get("server") or {})),
     ]
     return [(name, text) for name, text in lines if text]
@@ -233,10 +233,11 @@ def _by_turn(groups: Json) -> list[str]:
     ]
 
 
-def _engine(engine: Json) -> str:
-    if engine.get("busy_fraction") is None:
-        return ""
-    return f"busy {format_percent(engine['busy_fraction'])} of the time"
+def _engine(engine: Json, facts: Json) -> str:
+    told = [f"{facts['model']} in {facts['dtype']} on {facts['device']}"] if "device" in facts else []
+    if engine.get("busy_fraction") is not None:
+        told.append(f"busy {format_percent(engine['busy_fraction'])} of the time")
+    return ", ".join(told)
 
 
 def _limit(target: Json) -> str:

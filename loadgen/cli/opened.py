@@ -18,7 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from loadgen.cli.knobs import parse_knobs, server_flags
 from loadgen.cli.options import RunOptions
-from loadgen.cli.serve import HOW_TO_ADD_ENGINE, require_engine
+from loadgen.cli.serve import HOW_TO_ADD_ENGINE, require_device, require_engine
 from loadgen.errors import TargetError, UsageError
 
 if TYPE_CHECKING:
@@ -291,6 +291,7 @@ def _reference_engine(
         raise UsageError(
             f"no --target was given, and the reference engine is not installed: {HOW_TO_ADD_ENGINE}"
         ) from exc
+    require_device(options.device.value)
     engine_cpu, load_cpus = _split_cpus() if options.pin else (None, None)
     command = engine_command(options, folder, engine_cpu)
     with ServerProcess(command, log=folder / "engine.log", cpus=load_cpus) as server:
@@ -310,6 +311,7 @@ def engine_command(options: RunOptions, folder: Path, engine_cpu: int | None) ->
     command += ["--ready-fd", "{ready_fd}", "--log-dir", str(folder), "--policy", options.policy]
     flags: dict[str, object] = {
         "--model": options.model,
+        "--device": options.device.value,
         "--kv-tokens": options.kv_tokens,
         "--max-batch": options.max_batch,
         "--chunk-tokens": options.chunk_tokens,

@@ -35,6 +35,14 @@ class Balance(StrEnum):
     LEAST_IN_FLIGHT = "least-in-flight"
 
 
+class DeviceName(StrEnum):
+    """What the reference engine computes on; auto: a GPU that torch can use, or else the CPU."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
 class TransportName(StrEnum):
     """raw: own HTTP/1.1 client with kernel stamps; httpx: HTTP/2, proxies and environment settings."""
 
@@ -280,7 +288,7 @@ class RunOptions(PlanOptions):
         None,
         TARGET,
         "The target's name for it (default: the first listed). Reference engine: a Hugging Face folder, "
-        "or nano, tiny (default), small, base, 1b, 8b.",
+        "or nano, tiny (default), small, base, 1b (default on CUDA), 8b.",
     )
     transport: TransportName = flag(TransportName.RAW, TARGET, "HTTP client.")
     workers: Any = flag("auto", TARGET, "Load processes: auto or a number.", parse=_workers)
@@ -290,7 +298,10 @@ class RunOptions(PlanOptions):
     insecure: bool = flag(False, TARGET, "Do not verify the TLS certificate.", "--insecure")
 
     policy: str = flag("vllm-v1", ENGINE, "Scheduler policy.")
-    kv_tokens: int | None = flag(None, ENGINE, "KV cache, in tokens.", parse=parse_count)
+    device: DeviceName = flag(DeviceName.AUTO, ENGINE, "What it computes on.")
+    kv_tokens: int | None = flag(
+        None, ENGINE, "KV cache, in tokens (default: 65536; on CUDA what fits).", parse=parse_count
+    )
     max_batch: int | None = flag(None, ENGINE, "Most requests in one step.")
     chunk_tokens: int | None = flag(None, ENGINE, "Most tokens in one step.")
     knob: Texts = flag((), ENGINE, "Knob of the policy or of the engine: NAME=VALUE; may be repeated.")

@@ -19,6 +19,17 @@ def require_engine() -> None:
         raise UsageError(f"the reference engine is not installed: {HOW_TO_ADD_ENGINE}")
 
 
+def require_device(name: str) -> None:
+    """Refuse a device of the reference engine that is not there."""
+    from reference_engine.config import ConfigError
+    from reference_engine.devices import choose_device
+
+    try:
+        choose_device(name)
+    except ConfigError as exc:
+        raise UsageError(str(exc)) from exc
+
+
 def serve(ctx: typer.Context) -> None:
     """Start the reference engine as an OpenAI-compatible server."""
     require_engine()
