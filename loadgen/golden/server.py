@@ -22,7 +22,7 @@ import stat
 import struct
 import sys
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime_ns
 from typing import Any
 
@@ -41,6 +41,7 @@ READ_BYTES = 1 << 16
 
 CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 REQUEST_ID = re.compile(rb"\r\nx-request-id: *([^\r]+)", re.IGNORECASE)
+CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
 CLOSE = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
 
 
@@ -58,45 +59,39 @@ class GoldenConfig:
     in_steps: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class Connection:
     """One accepted socket: bytes read and not yet understood, bytes the kernel would not take."""
 
-    __slots__ = ("arrived_ns", "closes", "fd", "inbox", "is_busy", "is_open", "outbox", "sock")
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-        self.fd = sock.fileno()
-        self.inbox = b""
-        self.outbox = b""
-        self.arrived_ns = 0
-        self.is_open = True
-        self.is_busy = False
-        self.closes = False
+    sock: socket.socket
+    fd: int
+    inbox: bytes = b""
+    outbox: bytes = b""
+    arrived_ns: int = 0
+    is_open: bool = True
+    is_busy: bool = False
+    closes: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class StreamLog:
     """What happened to one answer; `before_ns[i]` and `after_ns[i]` enclose the write of token event i."""
 
-    __slots__ = ("after_ns", "arrived_ns", "before_ns", "first_due_ns", "request_id")
-
-    def __init__(self, request_id: bytes, arrived_ns: int, first_due_ns: int) -> None:
-        self.request_id = request_id
-        self.arrived_ns = arrived_ns
-        self.first_due_ns = first_due_ns
-        self.before_ns = array("q")
-        self.after_ns = array("q")
+    request_id: bytes
+    arrived_ns: int
+    first_due_ns: int
+    before_ns: array[int] = field(default_factory=lambda: array("q"))
+    after_ns: array[int] = field(default_factory=lambda: array("q"))
 
 
+@dataclass(slots=True, eq=False)
 class Stream:
     """One answer under way; the last of its events is the tail, which holds no token."""
 
-    __slots__ = ("connection", "events", "log", "next")
-
-    def __init__(self, connection: Connection, events: tuple[bytes, ...], log: StreamLog) -> None:
-        self.connection = connection
-        self.events = events
-        self.log = log
-        self.next = 0
+    connection: Connection
+    events: tuple[bytes, ...]
+    log: StreamLog
+    next: int = 0
 
 
 class GoldenServer:
@@ -143,7 +138,7 @@ class GoldenServer:
             sock, _ = self.listener.accept()
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection = Connection(sock)
+            connection = Connection(sock, sock.fileno())
             self.connections[connection.fd] = connection
             self.epoll.register(connection.fd, select.EPOLLIN)
 
@@ -175,6 +170,11 @@ class GoldenServer:
     def _answer_next(self, connection: Connection) -> None:
         head, blank, rest = connection.inbox.partition(b"\r\n\r\n")
         if not blank:
+            return
+        if CHUNKED.search(head) or head.count(b" ") < 2:
+            connection.inbox, connection.closes = b"", True
+            refusal = {"error": {"message": "a request line and a content-length are due"}}
+            self.finish(connection, json_response(refusal, status="411 Length Required"))
             return
         length = CONTENT_LENGTH.search(head)
         num_bytes = int(length[1]) if length else 0
@@ -315,11 +315,11 @@ def read_request(body: bytes, is_chat: bool, tokens_per_event: int) -> tuple[Ans
 
 def log_arrays(log: list[StreamLog]) -> dict[str, Any]:
     """Return the log as flat arrays: one value per request, and `before_ns`, `after_ns` one per event."""
+    singles = {name: [getattr(entry, name) for entry in log] for name in ("arrived_ns", "first_due_ns")}
     return {
         "request_id": np.array([entry.request_id for entry in log], dtype=np.bytes_),
-        "arrived_ns": np.array([entry.arrived_ns for entry in log], dtype=np.int64),
-        "first_due_ns": np.array([entry.first_due_ns for entry in log], dtype=np.int64),
         "num_events": np.array([len(entry.before_ns) for entry in log], dtype=np.int64),
+        **{name: np.array(values, dtype=np.int64) for name, values in singles.items()},
         "before_ns": _joined([entry.before_ns for entry in log]),
         "after_ns": _joined([entry.after_ns for entry in log]),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import time
 from collections.abc import Iterator
 
@@ -114,6 +115,18 @@ def test_null_server_sends_the_same_answer_at_once(golden: ServerProcess, writes
     with start_server(NULL, "--writes", writes) as server:
         connection = connect(server)
         assert [post(connection, ASKED), post(connection, ASKED)] == [expected, expected]
+        connection.close()
+
+
+@pytest.mark.parametrize("module", [GOLDEN, NULL])
+def test_a_request_without_a_length_is_refused_and_the_server_lives_on(module: str) -> None:
+    with start_server(module) as server:
+        with socket.create_connection((server.host, server.port), timeout=10) as chunked:
+            head = b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+            chunked.sendall(head + b"2\r\n{}\r\n0\r\n\r\n")
+            assert chunked.recv(4096).startswith(b"HTTP/1.1 411 ")
+        connection = connect(server)
+        assert post(connection, ASKED)
         connection.close()
 
 
