@@ -71,32 +71,30 @@ class _Checkpoint:
             head=(embedding if head is None else head.to(self._dtype)).t(),
         )
 
-    def _layer(self, prefix: str) -> LayerWeights:
-        attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
-        shape = self._shape
-        out_bias, q_norm, k_norm = (
-            self._read(attention + name) for name in ("o_proj.bias", "q_norm.weight", "k_norm.weight")
-        )
-        qk_norm = None
-        if q_norm is not None and k_norm is not None:
-            q_norm, k_norm = (
-                paired(norm, 1).expand(n, -1) for norm, n in ((q_norm, shape.heads), (k_norm, shape.kv_heads))
-            )
-            qk_norm = torch.cat([q_norm, k_norm]).view(shape.heads + shape.kv_heads, -1, 2).to(self._dtype)
+    def _layer(self, at: str) -> LayerWeights:
+        attention, mlp = f"{at}self_attn.", f"{at}mlp."
+        has_bias = self._read(f"{attention}q_proj.bias") is not None
+        out_bias = self._read(f"{attention}o_proj.bias")
+        gate_up = [self._need(f"{mlp}{name}_proj.weight") for name in ("gate", "up")]
         return LayerWeights(
-            qkv=self._side_by_side(self._qkv(attention, "weight"), f"{prefix}input_layernorm.weight"),
-            attention_out=self._need(f"{attention}o_proj.weight").t().to(self._dtype).contiguous(),
-            gate_up=self._side_by_side(
-                [self._need(f"{mlp}gate_proj.weight"), self._need(f"{mlp}up_proj.weight")],
-                f"{prefix}post_attention_layernorm.weight",
-            ),
-            down=self._need(f"{mlp}down_proj.weight").t().to(self._dtype).contiguous(),
-            qkv_bias=None
-            if self._read(f"{attention}q_proj.bias") is None
-            else torch.cat(self._qkv(attention, "bias")).to(self._dtype),
+            qkv=self._side_by_side(self._qkv(attention, "weight"), f"{at}input_layernorm.weight"),
+            attention_out=self._turned(f"{attention}o_proj.weight"),
+            gate_up=self._side_by_side(gate_up, f"{at}post_attention_layernorm.weight"),
+            down=self._turned(f"{mlp}down_proj.weight"),
+            qkv_bias=torch.cat(self._qkv(attention, "bias")).to(self._dtype) if has_bias else None,
             attention_out_bias=None if out_bias is None else out_bias.to(self._dtype),
-            qk_norm=qk_norm,
+            qk_norm=self._qk_norm(attention),
         )
+
+    def _qk_norm(self, attention: str) -> Tensor | None:
+        if self._read(f"{attention}q_norm.weight") is None:
+            return None
+        q, k = (paired(self._need(f"{attention}{name}_norm.weight"), 1) for name in "qk")
+        by_head = [q.expand(self._shape.heads, -1), k.expand(self._shape.kv_heads, -1)]
+        return torch.cat(by_head).view(-1, self._shape.head_dim // 2, 2).to(self._dtype)
+
+    def _turned(self, name: str) -> Tensor:
+        return self._need(name).t().to(self._dtype).contiguous()
 
     def _qkv(self, attention: str, kind: str) -> list[Tensor]:
         q, k, v = (self._need(f"{attention}{name}_proj.{kind}") for name in "qkv")

@@ -115,10 +115,9 @@ class PagedAttention:
 
     def _masks(self, positions: NDArray[np.int64], num_pages: int) -> tuple[Tensor, Tensor]:
         """Return what queries at `positions` may not read, in layers without and with a window."""
-        distance = positions[:, None] - np.arange(num_pages * self._page)
-        window = self._shape.window_tokens
-        full = self._additive(distance < 0)
-        return full, self._additive((distance < 0) | (distance >= window)) if window else full
+        keys, own = np.arange(num_pages * self._page), positions[:, None]
+        full, window = self._additive(keys > own), self._shape.window_tokens
+        return full, self._additive((keys > own) | (keys <= own - window)) if window else full
 
     def _additive(self, hidden: NDArray[np.bool_]) -> Tensor:
         mask = torch.from_numpy(np.where(hidden, np.float32(-np.inf), np.float32(0)))
