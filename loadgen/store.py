@@ -33,6 +33,7 @@ __all__ = ["RequestRows", "RowWriter", "Run", "RunFolder", "load", "stream_path"
 
 MANIFEST_SCHEMA_VERSION = 1
 PLAN_SCHEMA_VERSION = 1
+SUMMARY_SCHEMA_VERSION = 1
 STATUSES = ("running", "complete", "interrupted", "failed")
 
 NEVER_SENT = "no row was written: the run ended before this request was sent"
@@ -262,7 +263,11 @@ class Run:
     def summary(self) -> dict[str, Any] | None:
         """summary.json, or None where the run broke off before it was written."""
         path = self.path / "summary.json"
-        return _read_json(path) if path.exists() else None
+        if not path.exists():
+            return None
+        summary = _read_json(path)
+        _check_version(path, summary, SUMMARY_SCHEMA_VERSION)
+        return summary
 
     @cached_property
     def rows(self) -> RequestRows:

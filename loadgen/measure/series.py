@@ -6,7 +6,9 @@ the whole; how they look is the reports' business. Quantiles follow the one rule
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +26,7 @@ NUM_TIME_BINS = 100
 MIN_TIME_BIN_S = 0.1
 NUM_GAP_BINS = 40
 MAX_SPANS_ACROSS = 150
+_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -300,22 +303,25 @@ def server_gauges(run: Run) -> dict[str, Points]:
 
 
 def failure_groups(rows: RequestRows) -> list[FailureGroup]:
-    """Failures by kind and words, the most frequent first."""
+    """Failures by kind and words, the most frequent first; words differ by more than numbers."""
     import pyarrow.compute as pc
 
     table = rows.read(["outcome", "http_status", "error"])
     failed = table.filter(pc.not_equal(table.column("outcome"), str(Outcome.OK)))
     counted = failed.group_by(["outcome", "http_status", "error"]).aggregate([([], "count_all")])
-    groups = [
-        FailureGroup(
-            outcome=row["outcome"],
-            http_status=row["http_status"],
-            error=row["error"],
-            count=row["count_all"],
+    groups: dict[tuple[Any, ...], FailureGroup] = {}
+    columns = (counted.column(name).to_pylist() for name in ("outcome", "http_status", "error", "count_all"))
+    for outcome, http_status, error, count in zip(*columns, strict=True):
+        words = None if error is None else _NUMBER.sub("N", error)
+        key = (outcome, http_status, words)
+        before = groups.get(key)
+        groups[key] = FailureGroup(
+            outcome=outcome,
+            http_status=http_status,
+            error=error if before is None else words,
+            count=count + (before.count if before else 0),
         )
-        for row in counted.to_pylist()
-    ]
-    return sorted(groups, key=lambda group: (-group.count, group.outcome, group.error or ""))
+    return sorted(groups.values(), key=lambda group: (-group.count, group.outcome, group.error or ""))
 
 
 def _time_edges(columns: Columns) -> Floats:

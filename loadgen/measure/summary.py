@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from loadgen.measure import remarks
 from loadgen.measure import verdict as checks
 from loadgen.measure.arrivals import Arrivals, judge_arrivals
 from loadgen.measure.attribution import attribute
@@ -23,15 +24,15 @@ from loadgen.measure.inference import infer
 from loadgen.measure.measured import Measured, measure
 from loadgen.measure.metrics import MetricSummary, in_flight_steps
 from loadgen.measure.options import MeasureOptions, RunFacts
+from loadgen.measure.remarks import section_means
 from loadgen.measure.server import describe_server
 from loadgen.measure.slo import Objective, met_by_request, statistic_of
-from loadgen.measure.verdict import Notice, Verdict, section_means
+from loadgen.measure.verdict import Notice, Verdict
 from loadgen.records import Outcome
 from loadgen.stats.certify import certify
 from loadgen.stats.intervals import independent_values
-from loadgen.store import Run
+from loadgen.store import SUMMARY_SCHEMA_VERSION, Run
 
-SUMMARY_SCHEMA_VERSION = 1
 P99_OF_TTFT = Objective(metric="ttft_s", statistic="p99", limit=float("inf"))
 
 
@@ -250,8 +251,8 @@ def judge(
     texts = run.plan_source.get("texts")
     estimate = texts["prompt_tokens"] if texts else facts.fitted_lengths
     reasons = (
-        stopped,
         died,
+        stopped,
         late if options.is_open_loop else None,
         checks.client_slow(*stamps),
         None if stopped or died else checks.arrivals_mismatch(arrivals),
@@ -267,18 +268,20 @@ def judge(
         None if options.named else steady,
         None if options.named else too_few_samples(measured, P99_OF_TTFT),
         checks.sent_together(*stamps),
-        checks.closed_loop(options.concurrency, options.max_in_flight),
-        checks.prompts_estimated(columns, estimate),
-        checks.tokens_unknown(columns.output_tokens[ok]),
-        checks.no_first_token(columns.first_token_ns[ok]),
-        checks.cpu_pressure(facts.cpu_pressure_percent),
-        checks.imported(run.manifest.get("imported")),
+        remarks.closed_loop(options.concurrency, options.max_in_flight),
+        remarks.prompts_estimated(columns, estimate),
+        remarks.tokens_unknown(columns.output_tokens[ok]),
+        remarks.no_first_token(columns.first_token_ns[ok]),
+        remarks.cpu_pressure(facts.cpu_pressure_percent),
+        remarks.imported(run.manifest.get("imported")),
     )
     findings = (
-        checks.failures(
+        remarks.failures(
             outcomes_of_the_server(columns.count_outcomes()) if stopped else columns.count_outcomes()
         ),
-        None if stopped or died else checks.unstable(in_flight_steps(columns.only(measured.is_open)), window),
+        None
+        if stopped or died
+        else remarks.unstable(in_flight_steps(columns.only(measured.is_open)), window),
     )
     return Verdict(reasons=_said(reasons), findings=_said(findings), warnings=_said(warnings))
 

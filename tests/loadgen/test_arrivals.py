@@ -9,6 +9,7 @@ import pytest
 
 from loadgen.measure.arrivals import Arrivals, judge_arrivals, parse_renewal
 from tests.loadgen.rows import make_columns
+from workloads import Workload
 
 RATE = 50.0
 SECONDS = 30.0
@@ -45,6 +46,19 @@ def test_an_honest_sender_is_not_accused(name: str) -> None:
         due = renewal(rng, name)
         accused += bool(failed(judge(due, due + rng.exponential(0.0002, len(due)), name)))
     assert accused <= 1
+
+
+def test_a_plan_that_is_uneven_by_chance_is_nobodys_fault() -> None:
+    """Seed 0 at 500/s for 3 s: counts that vary half as much again as a Poisson's, p = 0.0002."""
+    due = Workload(rate_per_s=500.0, duration_s=3.0).plan(0).arrival_ns / 1e9
+    columns = make_columns(len(due), scheduled_ns=due * 1e9, sent_ns=due * 1e9 + 20_000)
+    asked = {"arrival": "poisson", "rate_per_s": 500.0, "duration_s": 3.0}
+    found = judge_arrivals(columns, asked, 3e9, is_open_loop=True)
+    (dispersion,) = (test for test in found.tests if test.name == "dispersion")
+    assert dispersion.p is not None
+    assert dispersion.p < 0.001
+    assert abs(dispersion.effect) > dispersion.effect_limit
+    assert failed(found) == set()
 
 
 def test_a_sender_that_drifts_is_caught() -> None:

@@ -177,10 +177,14 @@ def test_failures_are_grouped_by_kind_and_words() -> None:
         record(1, [], **busy),
         record(2, [], **busy),
         record(3, [], outcome=Outcome.RESET, error=None),
+        *(record(n, [], outcome=Outcome.RESET, error=f"cut off ({n} token events)") for n in (4, 5, 6)),
+        record(7, [], outcome=Outcome.MALFORMED, error="bad byte at 7"),
     )
     groups = series.failure_groups(rows)
     assert [(group.outcome, group.http_status, group.error, group.count) for group in groups] == [
+        ("reset", None, "cut off (N token events)", 3),
         ("http_status", 503, "busy", 2),
+        ("malformed", None, "bad byte at 7", 1),
         ("reset", None, None, 1),
     ]
     assert series.failure_groups(rows_of(record(0, [1]))) == []

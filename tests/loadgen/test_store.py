@@ -222,6 +222,10 @@ def test_load_says_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"schema_version": 99, "status": "complete"}')
     with pytest.raises(RunFolderError, match="schema version 99, this bench reads up to 1"):
         load(tmp_path)
+    (tmp_path / "manifest.json").write_text('{"schema_version": 1, "status": "complete"}')
+    (tmp_path / "summary.json").write_text('{"schema_version": 99}')
+    with pytest.raises(RunFolderError, match=r"summary.json has schema version 99"):
+        _ = load(tmp_path).summary
     (tmp_path / "manifest.json").write_text('{"schema_version": "x", "status": "complete"}')
     with pytest.raises(RunFolderError, match="no schema version that bench knows: 'x'"):
         load(tmp_path)

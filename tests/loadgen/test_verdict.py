@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from loadgen.measure import remarks
 from loadgen.measure import verdict as checks
 from loadgen.measure.arrivals import Arrivals, ArrivalTest
 from loadgen.measure.columns import Floats, Window
@@ -108,8 +109,8 @@ def test_token_mismatch_of_prompts_has_a_slack() -> None:
 def test_unknown_tokens_are_no_mismatch_but_a_warning() -> None:
     columns = make_columns(50, prompt_tokens=np.nan, output_tokens=np.nan)
     assert checks.token_mismatch(columns) is None
-    assert code_of(checks.tokens_unknown(columns.output_tokens)) == "tokens_unknown"
-    assert checks.tokens_unknown(make_columns(5).output_tokens) is None
+    assert code_of(remarks.tokens_unknown(columns.output_tokens)) == "tokens_unknown"
+    assert remarks.tokens_unknown(make_columns(5).output_tokens) is None
 
 
 def test_tokens_of_failed_requests_do_not_count() -> None:
@@ -154,11 +155,11 @@ def test_interrupted() -> None:
 
 
 def test_failures_by_kind() -> None:
-    notice = checks.failures({"ok": 588, "stalled": 2, "http_status": 10})
+    notice = remarks.failures({"ok": 588, "stalled": 2, "http_status": 10})
     assert code_of(notice) == "failures"
     assert notice is not None
     assert notice.message == "12 of 600 requests failed (2 %): 10 http_status, 2 stalled."
-    assert checks.failures({"ok": 600}) is None
+    assert remarks.failures({"ok": 600}) is None
 
 
 def steps_of(levels: Floats) -> Steps:
@@ -169,7 +170,7 @@ def test_unstable_fires_on_a_backlog_that_grows() -> None:
     rng = np.random.default_rng(3)
     window = Window(start_ns=0.0, end_ns=30e9)
     growing = steps_of(np.linspace(0.0, 90.0, 300) + rng.poisson(5, 300))
-    assert code_of(checks.unstable(growing, window)) == "unstable"
+    assert code_of(remarks.unstable(growing, window)) == "unstable"
 
 
 def test_unstable_is_silent_on_stationary_queues() -> None:
@@ -182,18 +183,18 @@ def test_unstable_is_silent_on_stationary_queues() -> None:
         levels = np.zeros(600)
         for i, jump in enumerate(jumps[1:], 1):
             levels[i] = max(0, levels[i - 1] + jump)
-        false_alarms += checks.unstable(steps_of(levels), window) is not None
+        false_alarms += remarks.unstable(steps_of(levels), window) is not None
     assert false_alarms <= 2
-    assert checks.unstable(steps_of(np.full(300, 4)), window) is None
-    assert checks.unstable(Steps(time_ns=np.zeros(0), level=np.zeros(0, np.int64)), window) is None
+    assert remarks.unstable(steps_of(np.full(300, 4)), window) is None
+    assert remarks.unstable(Steps(time_ns=np.zeros(0), level=np.zeros(0, np.int64)), window) is None
 
 
 def test_warnings() -> None:
-    assert code_of(checks.closed_loop(8, None)) == "closed_loop"
-    assert code_of(checks.closed_loop(None, 64)) == "closed_loop"
-    assert checks.closed_loop(None, None) is None
-    assert code_of(checks.no_first_token(np.array([1.0, np.nan]))) == "no_first_token"
-    assert checks.no_first_token(np.array([1.0])) is None
-    assert code_of(checks.cpu_pressure(35.0)) == "cpu_pressure"
-    assert checks.cpu_pressure(5.0) is None
-    assert checks.cpu_pressure(None) is None
+    assert code_of(remarks.closed_loop(8, None)) == "closed_loop"
+    assert code_of(remarks.closed_loop(None, 64)) == "closed_loop"
+    assert remarks.closed_loop(None, None) is None
+    assert code_of(remarks.no_first_token(np.array([1.0, np.nan]))) == "no_first_token"
+    assert remarks.no_first_token(np.array([1.0])) is None
+    assert code_of(remarks.cpu_pressure(35.0)) == "cpu_pressure"
+    assert remarks.cpu_pressure(5.0) is None
+    assert remarks.cpu_pressure(None) is None
