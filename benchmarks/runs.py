@@ -109,7 +109,7 @@ class PeakMemory:
 
     def _watch(self) -> None:
         while not self._is_over.wait(WATCH_S):
-            self._peak_kb = max(self._peak_kb, sum(map(_pss_kb, [self._pid, *_descendants(self._pid)])))
+            self._peak_kb = max(self._peak_kb, sum(map(pss_kb, [self._pid, *_descendants(self._pid)])))
 
 
 def _descendants(pid: int) -> Sequence[int]:
@@ -121,7 +121,7 @@ def _descendants(pid: int) -> Sequence[int]:
     return [*children, *(grandchild for child in children for grandchild in _descendants(child))]
 
 
-def _pss_kb(pid: int) -> int:
+def pss_kb(pid: int) -> int:
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:

@@ -89,8 +89,8 @@ def test_reserving_the_context_wastes_memory_and_throughput() -> None:
     rng = np.random.default_rng(3)
     plan = make_plan(np.zeros(300), rng.integers(50, 250, 300), rng.integers(50, 250, 300))
     useful, residents, tokens_per_s = [], [], []
-    for policy, knobs in (("orca", {"reserve": "context"}), ("vllm-v1", {})):
-        outcomes = simulate(replace(config, policy=policy, knobs=knobs), plan, COST, has_steps=True)
+    for fields in ({"policy": "orca", "knobs": {"reserve": "context"}}, {"policy": "vllm-v1"}):
+        outcomes = simulate(replace(config, **fields), plan, COST, has_steps=True)
         ticks = column(outcomes, "end_ns") - column(outcomes, "start_ns")
         ticks = np.where(column(outcomes, "waiting") > 0, ticks, 0)
         share = column(outcomes, "decode_context") / (column(outcomes, "kv_used") * config.block_tokens + 1)
