@@ -79,7 +79,7 @@ def receive_exchanges(ask: Ask) -> Received:
     gc.freeze()
     gc.disable()
     ended: list[Exchange] = []
-    config = TransportConfig(url=ask.url, target=resolve_target(ask.url), path="/v1/completions")
+    config = TransportConfig(targets=(resolve_target(ask.url),), path="/v1/completions")
     transport = RawTransport(config, ended.append)
     start_ns = time.monotonic_ns()
     for index in range(ask.num_streams):

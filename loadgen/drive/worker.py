@@ -300,32 +300,22 @@ def record_of(exchange: Exchange, endpoint: Endpoint, epoch_ns: int, row: PlanRo
 def open_transport(task: Task, on_end: Callable[[Exchange], None]) -> Transport:
     """The transport that the configuration names."""
     config = task.config
-    transport_configs = [
-        TransportConfig(
-            url=url,
-            target=target,
-            path=config.endpoint.path,
-            headers=config.headers,
-            fresh_connections=config.fresh_connections,
-            connect_timeout_s=config.connect_timeout_s,
-            verify_tls=config.verify,
-            ca_file=config.ca_file,
-        )
-        for url, target in zip((config.url, *config.more_urls), task.targets, strict=True)
-    ]
+    transport_config = TransportConfig(
+        targets=task.targets,
+        prefers_least_busy=config.balance == "least-in-flight",
+        path=config.endpoint.path,
+        headers=config.headers,
+        fresh_connections=config.fresh_connections,
+        verify_tls=config.verify,
+        ca_file=config.ca_file,
+    )
     if config.transport == "httpx":
         from loadgen.transport.httpx_transport import HttpxTransport
 
-        return HttpxTransport(transport_configs[0], on_end)
-    if len(transport_configs) > 1:
-        from loadgen.transport.spread import SpreadTransport
-
-        is_least_busy = config.balance == "least-in-flight"
-        return SpreadTransport(transport_configs, on_end, prefers_least_busy=is_least_busy)
-    assert config.transport == "raw", config.transport
+        return HttpxTransport(transport_config, on_end)
     from loadgen.transport.raw import RawTransport
 
-    return RawTransport(transport_configs[0], on_end)
+    return RawTransport(transport_config, on_end)
 
 
 def _timeouts(config: DriveConfig) -> Timeouts:

@@ -64,14 +64,17 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportConfig:
-    """What every request of a run has in common on the wire."""
+    """What every request of a run has in common on the wire.
 
-    url: str
-    target: Target  # the URL with its name resolved; transports that follow proxies use `url` alone
+    targets: one, or several that share the load by turns (of sessions, so that each stays where it began) or
+    by what this load process has in flight there.
+    """
+
+    targets: tuple[Target, ...]
+    prefers_least_busy: bool = False
     path: str  # of the endpoint, such as /v1/completions
     headers: tuple[tuple[str, str], ...] = ()
     fresh_connections: bool = False
-    connect_timeout_s: float = 10.0
     verify_tls: bool = True
     ca_file: str | None = None
 

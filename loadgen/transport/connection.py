@@ -19,7 +19,7 @@ from loadgen.transport.base import End, Exchange
 from loadgen.transport.sockets import ANCILLARY_BYTES, POLL_BROKEN, POLL_IN, POLL_OUT, READ_BYTES, errno_name
 
 if TYPE_CHECKING:
-    from loadgen.transport.raw import RawTransport
+    from loadgen.transport.raw import Home, RawTransport
 
 MAX_RESPONSE_BYTES = 64 << 20
 BLANK_LINE = b"\r\n\r\n"
@@ -53,6 +53,7 @@ class Connection:
         "fd",
         "framer",
         "framing",
+        "home",
         "idle_since_ns",
         "is_persistent",
         "num_bytes",
@@ -64,8 +65,9 @@ class Connection:
         "unsent",
     )
 
-    def __init__(self, transport: RawTransport, sock: socket.socket) -> None:
+    def __init__(self, transport: RawTransport, sock: socket.socket, home: Home) -> None:
         self.transport = transport
+        self.home = home
         self.sock = sock
         self.fd = sock.fileno()
         self.recvmsg = sock.recvmsg

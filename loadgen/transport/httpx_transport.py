@@ -47,7 +47,7 @@ class HttpxTransport:
         self._loop = asyncio.new_event_loop()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._dying: set[asyncio.Task[None]] = set()
-        target = config.target
+        (target,) = config.targets
         self._url = f"{target.scheme}://{target.authority}{target.path(config.path)}"
         self._headers = {
             "Content-Type": "application/json",

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from operator import attrgetter
 
 from loadgen.clock import SPIN_NS, STEP_NS, RealtimeOffset, now_ns, open_alarm
 from loadgen.transport.base import End, Exchange, TransportConfig, TransportCounts, identity_headers
@@ -17,6 +19,7 @@ from loadgen.transport.sockets import (
     POLL_IN,
     POLL_OUT,
     STAMP,
+    Target,
     errno_name,
     open_poller,
     open_socket,
@@ -30,18 +33,27 @@ COARSE_WAIT_NS = 1_500_000  # without an alarm: poll's timeout has steps of a mi
 OnEnd = Callable[[Exchange], None]
 
 
+@dataclass(slots=True, eq=False)
+class Home:
+    """One target: what each request to it begins with, its resting connections, how many requests it has."""
+
+    target: Target
+    head: bytes
+    idle: list[Connection] = field(default_factory=list)
+    num_live: int = 0
+
+
 class RawTransport:
-    """Every connection of one load process, and the one place where it waits."""
+    """Every connection of one load process, to one target or several, and the one place where it waits."""
 
     def __init__(self, config: TransportConfig, on_end: OnEnd) -> None:
         self._config = config
-        self._connect = self._plain
-        if config.target.scheme == "https":
-            from loadgen.transport.tls import TlsConnection, client_context
-
-            context = client_context(config.ca_file, verify=config.verify_tls)
-            self._connect = lambda sock: TlsConnection(self, sock, context, config.target.host)
         self._on_end = on_end
+        self._homes = [Home(target, self._render_head(target)) for target in config.targets]
+        if any(home.target.scheme == "https" for home in self._homes):
+            from loadgen.transport.tls import client_context
+
+            self._tls = client_context(config.ca_file, verify=config.verify_tls)
         self.keeps_connections = not config.fresh_connections
         self._poller = open_poller()
         self._alarm = open_alarm()
@@ -53,19 +65,14 @@ class RawTransport:
         self.counts = TransportCounts(has_kernel_stamps=self._stamping is not None)
         self._connections: dict[int, Connection] = {}
         self._masks: dict[int, int] = {}
-        self._idle: list[Connection] = []
         self._live: dict[int, Connection] = {}
         self._num_ended = 0
-        self._head = self._render_head()
 
     def __repr__(self) -> str:
-        return f"<RawTransport {len(self._live)} live, {len(self._idle)} idle>"
+        live = "+".join(str(home.num_live) for home in self._homes)
+        return f"<RawTransport {live} live, {sum(len(home.idle) for home in self._homes)} idle>"
 
-    def _plain(self, sock: socket.socket) -> Connection:
-        return Connection(self, sock)
-
-    def _render_head(self) -> bytes:
-        target = self._config.target
+    def _render_head(self, target: Target) -> bytes:
         lines = [
             f"POST {target.path(self._config.path)} HTTP/1.1",
             f"Host: {target.authority}",
@@ -73,36 +80,45 @@ class RawTransport:
             "Accept: text/event-stream, application/json",
             "User-Agent: bench",
             *(f"{name}: {value}" for name, value in self._config.headers),
+            *(["Connection: close"] if self._config.fresh_connections else []),
         ]
-        if not self.keeps_connections:
-            lines.append("Connection: close")
-        return "\r\n".join(lines).encode()
+        return "".join(f"{line}\r\n" for line in lines).encode()
 
     def render(self, request_id: str, body: bytes, session: int = -1) -> bytes:
-        """The request as it goes out, head and body in one piece."""
+        """The request as it goes out, in one piece; of several targets, without the head of one."""
         lines = (f"{name}: {value}\r\n" for name, value in identity_headers(request_id, session).items())
-        own = "".join(lines).encode()
-        return b"%b\r\n%bContent-Length: %d\r\n\r\n%b" % (self._head, own, len(body), body)
+        head = self._homes[0].head if len(self._homes) == 1 else b""
+        return b"%b%bContent-Length: %d\r\n\r\n%b" % (head, "".join(lines).encode(), len(body), body)
+
+    def _choose(self, exchange: Exchange) -> Home:
+        """Where a request goes: by turns of the session (it stays) or the request, or to the least busy."""
+        if self._config.prefers_least_busy:
+            return min(self._homes, key=attrgetter("num_live"))
+        turn = exchange.index if exchange.session < 0 else exchange.session
+        return self._homes[turn % len(self._homes)]
 
     def send(self, exchange: Exchange, payload: bytes) -> None:
         """Write on a rested connection, else open one; what goes wrong ends the exchange."""
         exchange.sent_ns = now_ns()
-        connection = self._take_idle(exchange.sent_ns) if self.keeps_connections else None
+        home = self._homes[0]
+        if len(self._homes) > 1:
+            home = self._choose(exchange)
+            payload = home.head + payload
+        connection = self._take_idle(home, exchange.sent_ns) if self.keeps_connections else None
         if connection is not None:
             exchange.reused = True
-            self._live[exchange.index] = connection
-            connection.begin(exchange, payload)
+            self._begin(connection, exchange, payload)
             connection.state = State.WRITING
             connection.write()
             return
         exchange.reused = False
         try:
-            sock = open_socket(self._config.target, wants_stamps=self.counts.has_kernel_stamps)
+            sock = open_socket(home.target, wants_stamps=self.counts.has_kernel_stamps)
         except OSError as exc:
             self._fail(exchange, exc)
             return
         try:
-            sock.connect(self._config.target.address)
+            sock.connect(home.target.address)
         except BlockingIOError:
             pass
         except OSError as exc:
@@ -110,11 +126,22 @@ class RawTransport:
             self._fail(exchange, exc)
             return
         self.counts.num_connections += 1
-        connection = self._connect(sock)
-        connection.begin(exchange, payload)
-        self._live[exchange.index] = connection
+        connection = self._connection(sock, home)
+        self._begin(connection, exchange, payload)
         self._connections[connection.fd] = connection
         self.watch(connection, POLL_OUT)
+
+    def _connection(self, sock: socket.socket, home: Home) -> Connection:
+        if home.target.scheme == "https":
+            from loadgen.transport.tls import TlsConnection
+
+            return TlsConnection(self, sock, home, self._tls)
+        return Connection(self, sock, home)
+
+    def _begin(self, connection: Connection, exchange: Exchange, payload: bytes) -> None:
+        self._live[exchange.index] = connection
+        connection.home.num_live += 1
+        connection.begin(exchange, payload)
 
     def _fail(self, exchange: Exchange, error: OSError) -> None:
         exchange.ended = End.CONNECT_FAILED
@@ -122,9 +149,9 @@ class RawTransport:
         exchange.error = errno_name(error)
         self.ended(exchange)
 
-    def _take_idle(self, at_ns: int) -> Connection | None:
+    def _take_idle(self, home: Home, at_ns: int) -> Connection | None:
         """The connection that came to rest last, among those that have rested long enough."""
-        idle = self._idle
+        idle = home.idle
         for position in range(len(idle) - 1, -1, -1):
             connection = idle[position]
             rested_ns = at_ns - connection.idle_since_ns
@@ -136,10 +163,6 @@ class RawTransport:
             del idle[position]
             return connection
         return None
-
-    def fileno(self) -> int:
-        """Readable when `wait` has something to do."""
-        return self._poller.fileno()
 
     def end(self, exchange: Exchange, end: End, error: str) -> None:
         """Give a live exchange up and close its connection."""
@@ -222,12 +245,13 @@ class RawTransport:
 
     def rest(self, connection: Connection) -> None:
         """Keep a connection for a later request."""
-        self._idle.append(connection)
+        connection.home.idle.append(connection)
 
     def ended(self, exchange: Exchange) -> None:
         """Hand a finished exchange over."""
         self._num_ended += 1
-        self._live.pop(exchange.index, None)
+        if (connection := self._live.pop(exchange.index, None)) is not None:
+            connection.home.num_live -= 1
         self.counts.num_bytes += sum(map(len, exchange.chunks))
         self._on_end(exchange)
 
@@ -237,7 +261,7 @@ class RawTransport:
         if self._masks.pop(connection.fd, None) is not None:
             self._poller.unregister(connection.fd)
         if connection.state is State.IDLE:
-            self._idle.remove(connection)
+            connection.home.idle.remove(connection)
 
     def close(self) -> None:
         """Close every connection, the alarm and the poller."""

@@ -17,7 +17,7 @@ from loadgen.transport.connection import Connection, State
 from loadgen.transport.sockets import ANCILLARY_BYTES, POLL_IN, POLL_OUT, READ_BYTES, errno_name
 
 if TYPE_CHECKING:
-    from loadgen.transport.raw import RawTransport
+    from loadgen.transport.raw import Home, RawTransport
 
 
 def client_context(ca_file: str | None, *, verify: bool) -> ssl.SSLContext:
@@ -45,12 +45,12 @@ class TlsConnection(Connection):
     __slots__ = ("ciphertext_in", "ciphertext_out", "pending", "tls")
 
     def __init__(
-        self, transport: RawTransport, sock: socket.socket, context: ssl.SSLContext, host: str
+        self, transport: RawTransport, sock: socket.socket, home: Home, context: ssl.SSLContext
     ) -> None:
-        super().__init__(transport, sock)
+        super().__init__(transport, sock, home)
         self.ciphertext_in = ssl.MemoryBIO()
         self.ciphertext_out = ssl.MemoryBIO()
-        self.tls = context.wrap_bio(self.ciphertext_in, self.ciphertext_out, server_hostname=host)
+        self.tls = context.wrap_bio(self.ciphertext_in, self.ciphertext_out, server_hostname=home.target.host)
         self.pending = memoryview(b"")  # ciphertext that the kernel has not taken
 
     def on_connected(self) -> None:

@@ -22,9 +22,8 @@ class Sender:
     """A transport and what has come back from it."""
 
     def __init__(self, name: str, url: str, **changes: object) -> None:
-        given: dict[str, object] = {"url": url, "path": "/v1/completions"}
-        given["target"] = changes.get("target") or resolve_target(url)
-        config = TransportConfig(**(given | changes))  # type: ignore[arg-type]
+        targets = (changes.pop("target", None) or resolve_target(url),)
+        config = TransportConfig(targets=targets, path="/v1/completions", **changes)  # type: ignore[arg-type]
         self.finished: list[Exchange] = []
         make = RawTransport if name == "raw" else HttpxTransport
         self.transport: Transport = make(config, self.finished.append)

@@ -331,7 +331,7 @@ def test_bad_input_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
         run_drive(even_plan(1, gap_ms=1), tmp_path, "http://127.0.0.1:1", prompts="/nowhere")
 
 
-class Broken(Completions):
+class Broken(Completions, frozen=True):
     """An endpoint with a mistake in it."""
 
     def interpret(self, data: bytes) -> ChunkFacts:

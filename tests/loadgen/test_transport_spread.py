@@ -8,12 +8,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from loadgen.clock import now_ns
 from loadgen.transport.base import End, Exchange, TransportConfig
+from loadgen.transport.raw import RawTransport
 from loadgen.transport.sockets import resolve_target
-from loadgen.transport.spread import SpreadTransport
 from tests.loadgen.driving import even_plan, run_drive
 from tests.loadgen.scripted import serving, stream
 from tests.loadgen.sending import BODY
@@ -59,10 +57,10 @@ def test_a_target_that_refuses_fails_its_share_only(tmp_path: Path) -> None:
 
 
 @contextlib.contextmanager
-def spread(*urls: str) -> Iterator[tuple[SpreadTransport, list[Exchange]]]:
+def spread(*urls: str) -> Iterator[tuple[RawTransport, list[Exchange]]]:
     ended: list[Exchange] = []
-    configs = [TransportConfig(url=u, target=resolve_target(u), path="/v1/completions") for u in urls]
-    transport = SpreadTransport(configs, ended.append)
+    config = TransportConfig(targets=tuple(map(resolve_target, urls)), path="/v1/completions")
+    transport = RawTransport(config, ended.append)
     try:
         yield transport, ended
     finally:
@@ -78,19 +76,9 @@ def test_a_live_request_can_be_given_up_and_counts_are_added_up() -> None:
         while not ended and now_ns() < give_up_ns:
             transport.wait(now_ns() + 20_000_000)
         assert [exchange.index for exchange in ended] == [1]
-        assert repr(transport) == "<SpreadTransport live=[1, 0]>"
+        assert repr(transport) == "<RawTransport 1+0 live, 1 idle>"
         transport.end(exchanges[0], End.CANCELLED, "enough")
         transport.check_clock()
         assert [(e.index, e.ended) for e in ended] == [(1, End.COMPLETE), (0, End.CANCELLED)]
         assert transport.counts.num_connections == 2
         assert transport.counts.num_bytes == sum(map(len, exchanges[1].chunks))
-
-
-@pytest.mark.parametrize("has_alarm", [True, False])
-def test_a_wait_ends_at_its_instant(has_alarm: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not has_alarm:
-        monkeypatch.setattr("loadgen.transport.spread.open_alarm", lambda: None)
-    with serving(never_answer) as server, spread(server.url, server.url) as (transport, _):
-        until_ns = now_ns() + 10_000_000
-        assert transport.wait(until_ns) is False
-        assert until_ns <= now_ns() < until_ns + 500_000_000
