@@ -121,7 +121,7 @@ class Engine:
         self.log.add(
             start_ns,
             end_ns,
-            plan.num_decodes,
+            load.decode_seqs,
             plan.num_prefill_tokens,
             pool.num_used,
             pool.num_cached,
