@@ -18,6 +18,7 @@ from loadgen.engine_logs import rebase_engine_logs
 from loadgen.environment import describe_environment, read_cpu_pressure
 from loadgen.errors import RunFolderError
 from loadgen.measure.summary import summarize
+from loadgen.row_stream import WithoutPandas
 from loadgen.store import LOST_IN_CRASH, Run, RunFolder, load
 from loadgen.telemetry import Telemetry
 from workloads.plan import Plan
@@ -39,6 +40,7 @@ class CpuPressure:
         return 100 * (now["total_us"] - self._before["total_us"]) / elapsed_us
 
 
+@WithoutPandas()
 def record(
     plan: Plan,
     config: DriveConfig,
@@ -96,6 +98,7 @@ def record(
     return facts
 
 
+@WithoutPandas()
 def conclude(folder: RunFolder) -> Run:
     """Compute and judge what the folder holds, write summary.json, and return the run."""
     run = load(folder.path)

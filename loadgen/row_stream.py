@@ -6,8 +6,10 @@ read. A stream that a killed process left is read up to its last whole batch.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ContextDecorator, suppress
+from importlib.abc import MetaPathFinder
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -21,6 +23,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROW_GROUP_ROWS = 16_384
+
+
+class WithoutPandas(ContextDecorator, MetaPathFinder):
+    """A context without pandas: pyarrow would import it, 300 ms and 30 MB, to see whether an array is its."""
+
+    def __enter__(self) -> None:
+        sys.meta_path.insert(0, self)
+
+    def __exit__(self, *_: object) -> None:
+        sys.meta_path.remove(self)
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("rows are read and written without pandas", name=name)
 
 
 class RowWriter:

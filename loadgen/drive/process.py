@@ -6,19 +6,18 @@ import os
 import signal
 import sys
 from contextlib import closing
-from importlib.abc import MetaPathFinder
 from multiprocessing.connection import Connection
 
 from loadgen.drive.messages import Task
 from loadgen.drive.worker import LoadProcess
 from loadgen.errors import RunFolderError
-from loadgen.row_stream import RowWriter, stream_path
+from loadgen.row_stream import RowWriter, WithoutPandas, stream_path
 
 
 def run_worker(task: Task, control: Connection) -> None:
     """The main function of a load process; talks over `control` and ends when its share is in the folder."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
-    sys.meta_path.insert(0, WithoutPandas())
+    sys.meta_path.insert(0, WithoutPandas())  # to the end of the process
     if task.cpu is not None:
         os.sched_setaffinity(0, {task.cpu})
     path = stream_path(task.folder, task.share.worker)
@@ -28,11 +27,3 @@ def run_worker(task: Task, control: Connection) -> None:
     except RunFolderError as exc:
         print(f"bench: load process {task.share.worker}: {exc}", file=sys.stderr)
         sys.exit(1)
-
-
-class WithoutPandas(MetaPathFinder):
-    """Keeps pandas out of a load process: pyarrow would import it, for 100 ms, with the first row."""
-
-    def find_spec(self, fullname: str, path: object, target: object = None) -> None:  # noqa: ARG002
-        if fullname == "pandas":
-            raise ModuleNotFoundError("a load process does without pandas", name=fullname)
