@@ -51,7 +51,9 @@ def test_a_load_process_stays_light() -> None:
 def test_a_run_is_judged_without_pandas_which_a_data_frame_still_finds(tmp_path: Path) -> None:
     folder = make_run(tmp_path, [make_record(i, scheduled_s=i / 10) for i in range(30)]).path
     judge = (
-        "from pathlib import Path\nfrom loadgen.measurement import conclude\nfrom loadgen.store import RunFolder\n"
+        "from pathlib import Path\n"
+        "from loadgen.measurement import conclude\n"
+        "from loadgen.store import RunFolder\n"
         f"run = conclude(RunFolder(Path({str(folder)!r})))"
     )
     assert "pandas" not in loaded_by(judge)
