@@ -17,6 +17,7 @@ from reference_engine.config import ConfigError, EngineConfig
 from reference_engine.engine_process import build_engine
 from reference_engine.model import Decoder
 from reference_engine.model_info import describe_model
+from reference_engine.sequence import FinishReason, Sequence
 from reference_engine.weights import choose_dtype, load_weights
 from tests.reference_engine.checkpoints import FAMILIES, make_checkpoint
 from tests.reference_engine.stub import answer_of, make_sequence, run_to_end
@@ -55,21 +56,49 @@ def test_logits_and_greedy_answers_are_those_of_transformers(tmp_path: Path, fam
         assert error < 1e-4
     prompt = torch.tensor([token_ids[:40]])
     answer = model.generate(prompt, max_new_tokens=24, do_sample=False, eos_token_id=None)[0, 40:].tolist()
+    set_end_tokens(tmp_path, [])
     for chunk_tokens in (128, 7):
-        config = EngineConfig(
-            model=str(tmp_path),
-            dtype="float32",
-            kv_tokens=1024,
-            max_model_len=128,
-            chunk_tokens=chunk_tokens,
-            is_eos_enabled=True,
-        )
-        engine = build_engine(config)
-        engine.scheduler.eos_ids = frozenset()
-        sequence = make_sequence(token_ids[:40], 24)
-        sequence.ignore_eos = False
-        run_to_end(engine, [sequence])
-        assert answer_of(sequence) == answer
+        assert answer_of(run(tmp_path, token_ids[:40], chunk_tokens=chunk_tokens)) == answer
+
+
+def set_end_tokens(folder: Path, ids: list[int]) -> None:
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
+
+
+def run(folder: Path, prompt: list[int], *, chunk_tokens: int = 128, **changes: Any) -> Sequence:
+    """Run one request of 24 tokens that the model may end."""
+    config = EngineConfig(
+        model=str(folder),
+        dtype="float32",
+        kv_tokens=1024,
+        max_model_len=128,
+        chunk_tokens=chunk_tokens,
+        is_eos_enabled=True,
+    )
+    sequence = make_sequence(prompt, 24)
+    sequence.ignore_eos = False
+    for name, value in changes.items():
+        setattr(sequence, name, value)
+    run_to_end(build_engine(config), [sequence])
+    return sequence
+
+
+def test_the_end_tokens_of_the_folder_end_an_answer_unless_told_to_be_ignored(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        make_checkpoint(folder, "qwen3")
+    set_end_tokens(first, [])
+    answer = answer_of(run(first, [5, 6, 7]))
+    end = answer[4]
+    set_end_tokens(second, [299, end])
+    ended = run(second, [5, 6, 7])
+    assert answer_of(ended) == answer[: answer.index(end) + 1]
+    assert ended.finish_reason is FinishReason.STOP
+    for changes in ({"ignore_eos": True}, {"min_tokens": 24}):
+        endless = run(second, [5, 6, 7], **changes)
+        assert len(answer_of(endless)) == 24
+        assert end not in answer_of(endless)
+        assert endless.finish_reason is FinishReason.LENGTH
 
 
 def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
