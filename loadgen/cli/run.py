@@ -21,7 +21,7 @@ import typer
 
 from loadgen.cli.opened import OpenedTarget, check_target_flags, open_target, show_preflight
 from loadgen.cli.options import RunOptions, origins, takes_options
-from loadgen.cli.plans import fit_to_context, make_plan
+from loadgen.cli.plans import FIELD_OF_FLAG, fit_to_context, make_plan
 from loadgen.cli.signals import Interruption
 from loadgen.cli.simulate import measure_simulated
 from loadgen.errors import EXIT_INVALID, EXIT_OK, UsageError
@@ -30,6 +30,14 @@ if TYPE_CHECKING:
     from loadgen.drive import DriveConfig
     from loadgen.store import Run, RunFolder
     from workloads import Plan
+
+SAME = ("seed", "workers", "fresh_connections", "max_in_flight", "concurrency")
+TIMEOUTS = ("connect_timeout", "first_token_timeout", "stall_timeout", "timeout", "drain_timeout")
+COMMON = ("length_scale", "prompts", "over_context")
+DEFAULTS = {  # of the flags that a recording, or a plan that is drawn, has a use for
+    True: (*COMMON, "trace_speed", "bad_rows", "zero_output"),
+    False: (*COMMON, "arrival", "dist"),
+}
 
 
 @takes_options
@@ -109,15 +117,8 @@ def _record(
     from loadgen.redaction import redacted
     from reports.live import LiveView
 
-    nonce = secrets.randbits(63)
-    config = drive_config(options, plan, folder.run_id, target, nonce)
-    manifest: dict[str, Any] = {
-        "command": shlex.join(["bench", *without_secrets(sys.argv[1:])]),
-        "config": described(options, origins(ctx)),
-        "seeds": {"seed": options.seed, "nonce": nonce},
-        "target": target.facts(),
-    }
-    manifest = redacted(manifest, target.secrets)
+    manifest = redacted(describe(ctx, options, plan, target.facts()), target.secrets)
+    config = drive_config(options, plan, folder.run_id, target, manifest["seeds"]["nonce"])
     with LiveView(plan_requests=len(plan), duration_s=plan.span_s, is_quiet=options.quiet) as view:
         record(
             plan,
@@ -154,46 +155,49 @@ def drive_config(
         headers=tuple(target.headers.items()),
         prompt_offset=lengths.offset if lengths else 0,
         tokens_per_word=lengths.tokens_per_word if lengths else 1.0,
-        seed=options.seed,
         nonce=nonce,
         run_id=run_id,
-        workers=options.workers,
         pin=target.load_cpus,
-        fresh_connections=options.fresh_connections,
         transport=options.transport.value,
         verify=not options.insecure,
-        max_in_flight=options.max_in_flight,
-        concurrency=options.concurrency,
-        connect_timeout_s=options.connect_timeout,
-        first_token_timeout_s=options.first_token_timeout,
-        stall_timeout_s=options.stall_timeout,
-        timeout_s=options.timeout,
-        drain_timeout_s=options.drain_timeout,
+        **{name: getattr(options, name) for name in SAME},
+        **{f"{name}_s": getattr(options, name) for name in TIMEOUTS},
     )
+
+
+def describe(ctx: typer.Context, options: RunOptions, plan: Plan, target: dict[str, Any]) -> dict[str, Any]:
+    """What the manifest says of how a run was asked for; the values of headers are no part of it."""
+    from workloads import Workload
+
+    values = {**asdict(options), "header": [line.partition(":")[0] for line in options.header]}
+    values |= {name: "auto" for name in ("warmup", "workers") if values[name] is None}
+    origin = origins(ctx)
+    planned, defaults = plan.source["workload"], Workload()
+    for name, field in FIELD_OF_FLAG.items():
+        default = getattr(defaults, field)
+        value = planned.get(field, default)
+        if values[name] is None and (value != default or name in DEFAULTS[bool(options.trace)]):
+            values[name] = value
+            origin[name] = "default" if value == default else "workload"
+    return {
+        "command": shlex.join(["bench", *without_secrets(sys.argv[1:])]),
+        "config": {
+            name: {"value": str(value) if isinstance(value, Path) else value, "origin": origin[name]}
+            for name, value in values.items()
+        },
+        "seeds": {"seed": options.seed, "nonce": secrets.randbits(63)},
+        "target": target,
+    }
 
 
 def without_secrets(arguments: Sequence[str]) -> list[str]:
     """Blank the values of headers in a command line that is about to be written down."""
     return [
-        re.sub(r"^((?:--header=)?[\w-]+:).+$", r"\1 ***", a) if _is_header(a, b) else a
-        for b, a in zip(["", *arguments], arguments, strict=False)
+        re.sub(r"^((?:--header=)?[\w-]+:).+$", r"\1 ***", argument)
+        if before == "--header" or argument.startswith("--header=")
+        else argument
+        for before, argument in zip(["", *arguments], arguments, strict=False)
     ]
-
-
-def _is_header(argument: str, before: str) -> bool:
-    return before == "--header" or argument.startswith("--header=")
-
-
-def described(options: RunOptions, origin: dict[str, str]) -> dict[str, Any]:
-    """Return the flags as the manifest keeps them, each with its origin."""
-    values = {**asdict(options), "header": [line.partition(":")[0] for line in options.header]}
-    return {
-        name: {
-            "value": str(value) if isinstance(value, Path) else value,
-            "origin": origin.get(name, "default"),
-        }
-        for name, value in values.items()
-    }
 
 
 def show(measured: Run, options: RunOptions) -> None:

@@ -7,10 +7,7 @@ request leaves the process. The run folder is that of a measured run, so that ev
 from __future__ import annotations
 
 import gc
-import secrets
-import shlex
 import shutil
-import sys
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -18,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from loadgen.cli.knobs import SETTINGS, field_names, parse_knobs
-from loadgen.cli.options import RunOptions, origins, takes_options
+from loadgen.cli.options import RunOptions, takes_options
 from loadgen.cli.plans import fit_to_context, make_plan
 from loadgen.cli.signals import Interruption
 from loadgen.errors import UsageError
@@ -138,17 +135,14 @@ def _record(
 ) -> None:
     import msgspec
 
-    from loadgen.cli.run import described, without_secrets
+    from loadgen.cli.run import describe
     from loadgen.environment import describe_environment
     from loadgen.virtual import VirtualRows
     from reference_engine.cost import as_facts
     from reference_engine.simulation_log import open_logs
 
     facts: dict[str, Any] = {
-        "command": shlex.join(["bench", *without_secrets(sys.argv[1:])]),
-        "config": described(options, origins(ctx)),
-        "seeds": {"seed": options.seed, "nonce": secrets.randbits(63)},
-        "target": target.facts(),
+        **describe(ctx, options, plan, target.facts()),
         "run_id": folder.run_id,
         "plan_digest": plan.digest(),
         "plan": {"num_requests": len(plan), "span_s": plan.span_s, **plan.source},
