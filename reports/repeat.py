@@ -29,20 +29,27 @@ def format_interval(name: str, interval: tuple[float, float] | list[float] | Non
     return DASH if interval is None else " to ".join(format_named(name, end) for end in interval)
 
 
+def shown_figures(document: Mapping[str, Any]) -> list[str]:
+    """Names of the figures that are shown, latencies first."""
+    latencies = [f"{metric}.{statistic}" for metric in SHOWN_METRICS for statistic in SHOWN_STATISTICS]
+    return [name for name in (*latencies, *RATES, *SHARES) if name in document["figures"]]
+
+
 def print_repeat(document: Mapping[str, Any], folder: str, console: Console) -> None:
     """Print the figures of repeat.json, and the runs that are invalid."""
     runs = document["runs"]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("", "mean of runs", "95 % interval", "spread"):
         table.add_column(column, justify="right" if column else "left")
-    latencies = [f"{metric}.{statistic}" for metric in SHOWN_METRICS for statistic in SHOWN_STATISTICS]
-    for name in (*latencies, *RATES, *SHARES):
-        figure = document["figures"].get(name)
-        if figure is None:
-            continue
+    for name in shown_figures(document):
+        figure = document["figures"][name]
         interval = format_interval(name, figure["interval"])
         table.add_row(name, format_named(name, figure["value"]), interval, format_percent(figure["spread"]))
     console.print(table)
+    for one in document.get("slo") or ():
+        console.print(
+            f"{one['objective']} held in {one['num_met']} of {one['num_runs']} valid runs", highlight=False
+        )
     num_valid = sum(not run["reasons"] for run in runs)
     console.print(Text(f"{num_valid} of {len(runs)} runs valid, each with a seed of its own"))
     for run in runs:

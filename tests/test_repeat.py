@@ -34,6 +34,18 @@ def test_the_terminal_shows_intervals(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "3 of 3 runs valid" in out
 
 
+def test_objectives_are_counted_over_the_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slo = ("--slo", "ttft.p50=1s", "--slo", "e2e.p50=1ms", "--slo", "ttft=1ns")
+    assert bench(*RUN, *slo, "--out", tmp_path) == 0
+    out = capsys.readouterr().out
+    assert "ttft.p50 held in 3 of 3 valid runs" in out
+    assert "e2e.p50 held in 0 of 3 valid runs" in out
+    assert [line.split()[1] for line in out.splitlines() if line.startswith("attained")] == ["0"]
+    (folder,) = tmp_path.iterdir()
+    kept = json.loads((folder / "repeat.json").read_text())["slo"]
+    assert kept[0] == {"objective": "ttft.p50", "num_met": 3, "num_runs": 3}
+
+
 def test_no_replicates_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench("run", "--simulate", "--rate", "2", "--repeat", "0", "--out", tmp_path / "runs") == 2
     assert "--repeat" in capsys.readouterr().err
@@ -54,4 +66,12 @@ def test_one_run_has_no_interval_and_none_has_nothing() -> None:
     assert single.value == pytest.approx(2.0)
     assert (single.interval, single.spread) == (None, None)
     assert over_runs([]) is None
-    assert over_runs([1.0, 0.0]) is None
+
+
+def test_a_figure_that_is_0_in_a_run_has_a_mean_and_no_interval() -> None:
+    none_failed = over_runs([0.0, 0.0])
+    assert none_failed is not None
+    assert (none_failed.value, none_failed.interval) == (0.0, None)
+    some = over_runs([0.0, 0.02])
+    assert some is not None
+    assert some.value == pytest.approx(0.01)

@@ -70,11 +70,8 @@ class Figures:
         if len(values) == 1:
             return Estimate(value=values[0], interval=self.valid[0].intervals.get(name))
         found = over_runs(values)
-        return (
-            Estimate(value=fmean(values))
-            if found is None
-            else Estimate(value=found.value, interval=found.interval)
-        )
+        assert found is not None
+        return Estimate(value=found.value, interval=found.interval)
 
     def to_json(self) -> dict[str, Any]:
         """The content of a baseline file."""

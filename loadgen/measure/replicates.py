@@ -29,7 +29,8 @@ class Replicate:
     """What a comparison reads of one run. figures: `ttft.p99` -> value in SI units, where it is known.
 
     intervals: of those figures that have one within the run. reasons: why the measurement is invalid; empty
-    where it is valid. engine, causes_s: what the reference engine did, and where a mean request's time went.
+    where it is valid. met: objectives on an aggregate, `ttft.p99`, and whether each held; None without samples.
+    engine, causes_s: what the reference engine did, and where a mean request's time went.
     """
 
     folder: str
@@ -40,6 +41,7 @@ class Replicate:
     failed: int
     figures: dict[str, float]
     intervals: dict[str, tuple[float, float]]
+    met: dict[str, bool | None] = field(default_factory=dict)
     engine: dict[str, float] = field(default_factory=dict)
     causes_s: dict[str, float] = field(default_factory=dict)
 
@@ -75,6 +77,11 @@ class Replicate:
             failed=summary["counts"]["failed"],
             figures={name: value for name, value in found.items() if value is not None},
             intervals=intervals,
+            met={
+                f"{target['metric'].removesuffix('_s')}.{target['statistic']}": target["is_met"]
+                for target in slo["targets"]
+                if target["statistic"]
+            },
             engine={name: value for name, value in summary["engine"].items() if value is not None},
             causes_s=dict((summary["attribution"] or {}).get("mean_s") or {}),
         )
@@ -89,10 +96,13 @@ def estimate(replicates: Sequence[Replicate]) -> dict[str, OverRuns]:
 
 
 def describe_repeat(replicates: Sequence[Replicate]) -> dict[str, Any]:
-    """The content of repeat.json."""
+    """The content of repeat.json. slo: in how many of the valid runs each objective held."""
+    valid = [replicate for replicate in replicates if not replicate.reasons]
+    held = {name: sum(bool(run.met.get(name)) for run in valid) for run in replicates for name in run.met}
     return {
         "schema_version": REPEAT_SCHEMA_VERSION,
         "figures": {name: asdict(value) for name, value in estimate(replicates).items()},
+        "slo": [{"objective": name, "num_met": num, "num_runs": len(valid)} for name, num in held.items()],
         "runs": [asdict(replicate) for replicate in replicates],
     }
 

@@ -16,7 +16,10 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverRuns:
-    """value: geometric mean. spread: standard deviation of the logs; it and the interval need two runs."""
+    """value: geometric mean. spread: standard deviation of the logs; it and the interval need two runs.
+
+    A figure that is 0 in some run has no logarithm: the plain mean, alone.
+    """
 
     value: float
     interval: tuple[float, float] | None
@@ -25,15 +28,16 @@ class OverRuns:
 
 
 def over_runs(values: Sequence[float], confidence: float = CONFIDENCE) -> OverRuns | None:
-    """Sum up one positive figure of each run; None where there is none or one is not positive."""
+    """Sum up one figure of each run; None without runs."""
     from scipy.special import stdtrit
 
-    if len(values) == 0 or min(values) <= 0:
+    n = len(values)
+    if n == 0:
         return None
+    if n < 2 or min(values) <= 0:
+        return OverRuns(value=float(np.mean(values)), interval=None, spread=None, num_runs=n)
     logs = np.log(np.asarray(values, np.float64))
-    centre, n = float(logs.mean()), len(logs)
-    if n < 2:
-        return OverRuns(value=float(np.exp(centre)), interval=None, spread=None, num_runs=n)
+    centre = float(logs.mean())
     spread = float(logs.std(ddof=1))
     half = float(stdtrit(n - 1, (1 + confidence) / 2)) * spread / np.sqrt(n)
     low, high = float(np.exp(centre - half)), float(np.exp(centre + half))
