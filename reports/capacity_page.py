@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from math import exp
 from pathlib import Path
@@ -11,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from loadgen.measure.replicates import read_document
 from reports.axes import place_legend
 from reports.canvas import BLUE, INK, MUTED, SHADE, VERMILLION
-from reports.capacity import format_figure
+from reports.capacity import LABELS, format_figure
 from reports.figure_spec import FigureSpec, draw_all
-from reports.pages import data_link, page_template, template_text
+from reports.pages import Cell, SeriesPage, Table, run_link
 from reports.quantities import format_count, format_number
 
 if TYPE_CHECKING:
@@ -25,40 +24,42 @@ Json = Mapping[str, Any]
 def render_capacity(folder: Path) -> str:
     """Return the page of the search whose capacity.json lies in `folder`."""
     document = read_document(folder / "capacity.json")
-    raw = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
     points = sorted(document["points"], key=lambda p: (p["rate_per_s"], p["replicate"]))
-    return page_template("capacity.html").render(
-        name=folder.resolve().name,
-        css=template_text("page.css"),
-        sentence=document["sentence"],
-        spent=f"{format_count(document['num_requests'])} requests in {len(points)} runs",
-        limits=[
-            f"{name} ≤ {format_figure(name, said['limit'])}" for name, said in document["limits"].items()
+    limits = [f"{name} ≤ {format_figure(name, said['limit'])}" for name, said in document["limits"].items()]
+    spent = f"{format_count(document['num_requests'])} requests in {len(points)} runs"
+    return SeriesPage(
+        kind="capacity",
+        folder=folder,
+        badge=LABELS[document["answer"]][0],
+        claim=", ".join(limits),
+        answer=f"{document['sentence']}.",
+        notes=[f"A rate holds where every objective is met and the backlog does not grow. Spent {spent}."],
+        before=[
+            Table(
+                heading="Every run",
+                columns=["rate", "objective", "seed", *limits, "requests", "failed"],
+                rows=[_row(point, document, folder) for point in points],
+                texts=frozenset([1]),
+            )
         ],
-        rows=[_row(point, document, folder) for point in points],
         figures=draw_all(CAPACITY_FIGURES, document),
-        raw=raw,
-        data_link=data_link(raw),
-    )
+        after=[],
+        document=document,
+    ).render()
 
 
-def _row(point: Json, document: Json, folder: Path) -> dict[str, Any]:
+def _row(point: Json, document: Json, folder: Path) -> list[str | Cell]:
     said = {True: "holds", False: "fails", None: "invalid"}[point["passes"]]
     remarks = [*(point["reasons"] if point["passes"] is None else [])]
     remarks += [] if point["is_stable"] else ["backlog grows"]
-    has_report = (folder / point["folder"] / "report.html").exists()
-    return {
-        "rate": f"{format_number(point['rate_per_s'])} /s",
-        "link": f"{point['folder']}/report.html" if has_report else "",
-        "said": said,
-        "remark": ", ".join(remarks),
-        "cells": [
-            "probe" if point["is_probe"] else str(point["seed"]),
-            *(format_figure(name, point["figures"].get(name)) for name in document["limits"]),
-            format_count(point["requests"]),
-            format_count(point["failed"]),
-        ],
-    }
+    return [
+        run_link(folder, point["folder"], f"{format_number(point['rate_per_s'])} /s"),
+        f"{said} {', '.join(remarks)}".strip(),
+        "probe" if point["is_probe"] else str(point["seed"]),
+        *(format_figure(name, point["figures"].get(name)) for name in document["limits"]),
+        format_count(point["requests"]),
+        format_count(point["failed"]),
+    ]
 
 
 def draw_margins(document: Json, axes: list[Axes]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ from loadgen.measure.replicates import read_document
 from reports.canvas import BLUE, INK, MUTED, SHADE, VERMILLION
 from reports.compare import describe_test, format_change, format_interval
 from reports.figure_spec import FigureSpec, draw_all
-from reports.pages import data_link, page_template, template_text
+from reports.pages import Cell, SeriesPage, Table, run_link
 from reports.repeat import format_named
 from reports.sides import cause_sentences, side_columns, side_figures, side_rows
 
@@ -21,12 +20,17 @@ if TYPE_CHECKING:
 
 Json = Mapping[str, Any]
 ROW_INCHES = 0.32
+CHANGES = (
+    "worse",
+    "undecided",
+    "better",
+    "equivalent",
+)  # what the page is headed with, the first that was found
 
 
 def render_comparison(folder: Path) -> str:
     """Return the page of the comparison whose compare.json lies in `folder`."""
     document = read_document(folder / "compare.json")
-    raw = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
     sides = document.get("sides") or []
     comparisons = [one for one in document["comparisons"] if one["figures"]]
     specs: dict[str, FigureSpec[Json]] = {
@@ -39,19 +43,33 @@ def render_comparison(folder: Path) -> str:
         )
         for number, one in enumerate(comparisons)
     }
-    return page_template("compare.html").render(
-        name=folder.resolve().name,
-        css=template_text("page.css"),
-        margin=f"{100 * document['rule']['margin']:g} %",
-        comparisons=[_comparison(one) for one in document["comparisons"]],
-        arms=[_arm(arm, folder) for arm in document["arms"]],
-        columns=side_columns(sides),
-        sides=side_rows(sides),
-        causes=cause_sentences(sides),
+    margin = f"{100 * document['rule']['margin']:g} %"
+    found = {f["change"] for one in comparisons for f in one["figures"] if f["is_primary"]}
+    causes = Table(heading="Where the time of a mean request goes", facts=cause_sentences(sides))
+    return SeriesPage(
+        kind="compare",
+        folder=folder,
+        badge=next((change.upper() for change in CHANGES if change in found), "UNDECIDED"),
+        claim=" and ".join(f"{one['base']} → {one['arm']}" for one in document["comparisons"]),
+        answer=" ".join(map(_sentence, comparisons)) or "No pair of valid runs to compare.",
+        notes=[f"A change within {margin} does not matter."],
+        before=[
+            *(_decisions(one, margin) for one in document["comparisons"]),
+            Table(heading="Side by side", columns=side_columns(sides), rows=side_rows(sides)),
+        ],
         figures=draw_all({**side_figures(len(sides)), **specs}, document),
-        raw=raw,
-        data_link=data_link(raw),
-    )
+        after=[causes, *(_runs(arm, folder) for arm in document["arms"])],
+        document=document,
+    ).render()
+
+
+def _sentence(one: Json) -> str:
+    told = [
+        f"{figure['name']} {figure['change']}, {format_change(figure['ratio'])}"
+        for figure in one["figures"]
+        if figure["is_primary"]
+    ]
+    return f"{one['base']} → {one['arm']}: {'; '.join(told)}."
 
 
 def render_comparison_markdown(folder: Path) -> str:
@@ -73,44 +91,43 @@ def render_comparison_markdown(folder: Path) -> str:
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _comparison(one: Json) -> dict[str, Any]:
-    return {
-        "title": f"{one['base']} → {one['arm']}",
-        "notes": [*one["notes"], *(f"left out: {said}" for said in one["left_out"])],
-        "rows": [
-            {
-                "name": figure["name"],
-                "is_primary": figure["is_primary"],
-                "change": figure["change"],
-                "cells": [
-                    format_change(figure["ratio"]),
-                    format_interval(figure["interval"]),
-                    format_named(figure["name"], figure["base"]),
-                    format_named(figure["name"], figure["other"]),
-                ],
-                "test": describe_test(figure, one),
-            }
+def _decisions(one: Json, margin: str) -> Table:
+    notes = [*one["notes"], *(f"left out: {said}" for said in one["left_out"])]
+    return Table(
+        heading=f"{one['base']} → {one['arm']}",
+        columns=["figure", f"verdict, margin {margin}", "change", "95 % interval", "base", "arm", "test"],
+        rows=[
+            [
+                figure["name"],
+                Cell(text="", badge=figure["change"].upper()) if figure["is_primary"] else figure["change"],
+                format_change(figure["ratio"]),
+                format_interval(figure["interval"]),
+                format_named(figure["name"], figure["base"]),
+                format_named(figure["name"], figure["other"]),
+                describe_test(figure, one),
+            ]
             for figure in one["figures"]
         ],
-    }
+        note=". ".join(notes) or ("" if one["figures"] else "No pair of valid runs to compare."),
+        texts=frozenset([1, 6]),
+    )
 
 
-def _arm(arm: Json, folder: Path) -> dict[str, Any]:
-    return {
-        "name": arm["name"],
-        "runs": [
-            {
-                "name": run["folder"],
-                "link": f"{run['folder']}/report.html"
-                if (folder / run["folder"] / "report.html").exists()
-                else "",
-                "remark": ", ".join(run["reasons"]) or "valid",
-                "plan": run["plan_digest"],
-                "seed": run["seed"],
-            }
+def _runs(arm: Json, folder: Path) -> Table:
+    return Table(
+        heading=f"Runs of {arm['name']}",
+        columns=["run", "verdict", "seed", "plan"],
+        rows=[
+            [
+                run_link(folder, run["folder"], run["folder"]),
+                Cell(text=", ".join(run["reasons"]), badge="INVALID" if run["reasons"] else "VALID"),
+                str(run["seed"]),
+                run["plan_digest"],
+            ]
             for run in arm["replicates"]
         ],
-    }
+        texts=frozenset([1]),
+    )
 
 
 def draw_changes(comparison: Json, document: Json, axes: list[Axes]) -> bool:

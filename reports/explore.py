@@ -24,16 +24,18 @@ def name_series(axes: list[Axes]) -> list[list[Json]]:
 
 def _series(ax: Axes, number: int) -> list[Json]:
     series: list[Json] = []
+    bars = {bar: container.get_label() for container in ax.containers for bar in container}
     for position, artist in enumerate(ax.get_children()):
         kind, colour = _look(ax, artist)
-        if kind is None:
+        label = str(bars.get(artist) or artist.get_label())
+        if label.startswith("_") and not series:
+            label = ax.get_ylabel()
+        if kind is None or not label:
             continue
+        if not label.startswith("_") and (not series or series[-1]["label"] != label):
+            series.append({"label": label, "kind": kind, "colour": colour, "ids": []})
         gid = f"series-{number}-{position}"
         artist.set_gid(gid)
-        label = str(artist.get_label())
-        if not series or not label.startswith("_"):
-            label = ax.get_ylabel() if label.startswith("_") else label
-            series.append({"label": label, "kind": kind, "colour": colour, "ids": []})
         series[-1]["ids"].append(gid)
     return series
 
@@ -43,11 +45,14 @@ def _look(ax: Axes, artist: Artist) -> tuple[str | None, str]:
     from matplotlib.collections import PathCollection, PolyCollection
     from matplotlib.colors import to_hex
     from matplotlib.lines import Line2D
+    from matplotlib.patches import Rectangle
 
     if isinstance(artist, PathCollection | PolyCollection):
         return "points" if isinstance(artist, PathCollection) else "area", to_hex(
             np.asarray(artist.get_facecolor())[0]
         )
+    if isinstance(artist, Rectangle) and any(artist in container for container in ax.containers):
+        return "area", to_hex(artist.get_facecolor())
     if not isinstance(artist, Line2D) or len(np.asarray(artist.get_xdata())) == 0:
         return None, ""
     if artist.get_transform().contains_branch_seperately(ax.transData) != (True, True):

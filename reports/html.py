@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reports import facts, words
 from reports.causes import METRICS, cause_table, inferred_sentences, largest_cause, tail_sentences
 from reports.figure_spec import draw_all
 from reports.figures import FIGURES
-from reports.pages import data_link, page_template, template_text
+from reports.pages import data_link, page_template
 from reports.parts import part_tables
 from reports.quantities import choose_time_unit, format_count, format_in, format_time
 from reports.subject import Subject
@@ -36,15 +35,16 @@ TABLE_METRICS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableRow:
-    """One metric of the headline table, every cell as text."""
-
-    label: str
-    unit: str
-    cells: list[str]
-    interval: str
-    num_values: str
+SLOWEST_COLUMNS = (
+    "request",
+    "scheduled at",
+    "prompt tokens",
+    "output tokens",
+    "TTFT",
+    "worst stall",
+    "E2E",
+    "TTFT went to",
+)
 
 
 def render_run(run: Run) -> str:
@@ -54,21 +54,21 @@ def render_run(run: Run) -> str:
     raw = json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False)
     return page_template("run.html").render(
         name=run.path.name,
-        css=template_text("page.css"),
         status=words.status(summary),
         claim=words.claim(run.manifest, summary),
         answer=words.answer(summary),
         notices=words.notices(summary),
         rates=words.rate_pairs(summary),
         context=words.context_lines(run.manifest, summary),
-        statistics=STATISTICS,
+        latency_columns=["metric", "unit", *STATISTICS, "p99 interval (95 %)", "n"],
         rows=latency_rows(summary["metrics"]),
         figures=draw_all(FIGURES, subject),
         causes=cause_table(summary),
-        cause_metrics=tuple(METRICS.values()),
+        cause_columns=["cause", *(f"{m} {what}" for m in METRICS.values() for what in ("excess", "share"))],
         tails=tail_sentences(summary),
         inferred=inferred_sentences(summary),
         slowest=_slowest(subject),
+        slowest_columns=SLOWEST_COLUMNS,
         parts_of_run=part_tables(summary.get("groups") or {}),
         dialects=[
             (tool, facts.flatten(figures)) for tool, figures in (summary.get("dialects") or {}).items()
@@ -84,7 +84,7 @@ def render_run(run: Run) -> str:
     )
 
 
-def latency_rows(metrics: Mapping[str, Any]) -> list[TableRow]:
+def latency_rows(metrics: Mapping[str, Any]) -> list[list[str]]:
     """Lay out the headline table: one unit a row, intervals beside the p99."""
     rows = []
     for name, label in TABLE_METRICS.items():
@@ -93,15 +93,9 @@ def latency_rows(metrics: Mapping[str, Any]) -> list[TableRow]:
             continue
         values = [metric.get(statistic) for statistic in STATISTICS]
         unit = choose_time_unit(values)
-        rows.append(
-            TableRow(
-                label=label,
-                unit=unit.name,
-                cells=[format_in(value, unit) for value in values],
-                interval=words.interval(metric, "p99", unit),
-                num_values=format_count(metric.get("n")),
-            )
-        )
+        cells = [format_in(value, unit) for value in values]
+        interval, num = words.interval(metric, "p99", unit), format_count(metric.get("n"))
+        rows.append([label, unit.name, *cells, interval, num])
     return rows
 
 

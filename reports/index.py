@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from reports import words
-from reports.pages import page_template, template_text
+from reports.pages import page_template
 from reports.quantities import DASH, format_number, format_percent, format_time
 
 
@@ -34,7 +34,6 @@ def render_index(out: Path) -> str:
     """Return the page that lists every run folder directly under `out`."""
     folders = sorted((path.parent for path in out.glob("*/manifest.json")), reverse=True)
     return page_template("index.html").render(
-        css=template_text("page.css"),
         name=out.resolve().name,
         cell_names=CELL_NAMES,
         runs=[_list_run(folder) for folder in folders],

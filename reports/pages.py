@@ -1,15 +1,86 @@
-"""The page templates, in the package: what comes from outside is escaped, nothing is left undefined."""
+"""The page templates, in the package: what comes from outside is escaped, nothing is left undefined.
+
+Decides what a table of a page is; every page kind fills `page.html`, those of several runs `series.html`.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loadgen.measure.replicates import read_document
+from reports import facts
 
 if TYPE_CHECKING:
     from jinja2 import Template
+
+    from reports.figure_spec import DrawnFigure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A cell of more than text: a link, and a verdict before the text."""
+
+    text: str
+    link: str = ""
+    badge: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table of numbers; each row begins with its name. texts: columns of words, which start at the left.
+
+    facts: what is said beneath it, each with its name. One that holds nothing is left out of the page.
+    """
+
+    heading: str
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[str | Cell]] = ()
+    note: str = ""
+    texts: frozenset[int] = frozenset()
+    facts: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesPage:
+    """The page of several runs: a verdict and its sentence, tables, figures, further tables."""
+
+    kind: str
+    folder: Path
+    badge: str
+    claim: str
+    answer: str
+    notes: Sequence[str]
+    before: Sequence[Table]
+    figures: Sequence[DrawnFigure]
+    after: Sequence[Table]
+    document: Mapping[str, Any]
+
+    def render(self) -> str:
+        """Return the page, complete in itself."""
+        raw = json.dumps(self.document, indent=2, ensure_ascii=False, allow_nan=False)
+        name = self.folder.resolve().name
+        return page_template("series.html").render(
+            page=self, name=name, raw=raw, data_link=data_link(raw), command=self._command()
+        )
+
+    def _command(self) -> str:
+        """The command that made the runs, as the first of them keeps it; empty where they lie elsewhere."""
+        first = next(iter(sorted(self.folder.glob("*/manifest.json"))), None)
+        return facts.command(read_document(first)) if first else ""
+
+
+def run_link(folder: Path, run: str, text: str) -> Cell:
+    """A cell that leads to the page of a run inside the folder, where that page was written."""
+    has_report = (folder / run / "report.html").exists()
+    return Cell(text=text, link=f"{run}/report.html" if has_report else "")
 
 
 def template_text(name: str) -> str:
@@ -17,20 +88,14 @@ def template_text(name: str) -> str:
     return resources.files("reports").joinpath("templates", name).read_text(encoding="utf-8")
 
 
-@cache
-def script() -> str:
-    """Return the script of the pages that have figures."""
-    return template_text("explore.js")
-
-
-def script_digest() -> str:
-    """Return what a content security policy calls the script: no other may run."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(script().encode()).digest()).decode()
-
-
 def data_link(text: str) -> str:
     """Return a link that holds a JSON text itself."""
     return "data:application/json;base64," + base64.b64encode(text.encode()).decode()
+
+
+def script_digest(script: str) -> str:
+    """Return what a content security policy calls a script: no other may run."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 @cache
@@ -46,5 +111,10 @@ def page_template(name: str) -> Template:
         lstrip_blocks=True,
         loader=FunctionLoader(template_text),
     )
-    environment.globals |= {"css": template_text("page.css"), "script": script(), "digest": script_digest()}
+    script = template_text("explore.js")
+    environment.globals |= {
+        "css": template_text("page.css"),
+        "script": script,
+        "digest": script_digest(script),
+    }
     return environment.get_template(name)

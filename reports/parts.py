@@ -6,9 +6,9 @@ Decides labels and columns; a p99 of few values is left out, for it is no more t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from reports.pages import Table
 from reports.quantities import DASH, format_count, format_percent, format_time
 from reports.words import MIN_VALUES_FOR_P99, printable
 
@@ -21,26 +21,17 @@ NAMES = {
 METRICS = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E", "max_gap_s": "worst stall"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartTable:
-    """One way of parting a run; each row has as many cells as there are columns."""
-
-    heading: str
-    columns: list[str]
-    rows: list[list[str]]
-
-
-def part_tables(groups: Mapping[str, Any]) -> list[PartTable]:
+def part_tables(groups: Mapping[str, Any]) -> list[Table]:
     """Lay out every parting of summary.json's `groups`."""
     return [_table(name, parts) for name, parts in groups.items()]
 
 
-def _table(name: str, parts: list[Mapping[str, Any]]) -> PartTable:
+def _table(name: str, parts: list[Mapping[str, Any]]) -> Table:
     has_slo = any(part.get("attained_fraction") is not None for part in parts)
     heading, first = NAMES.get(name, (name, name))
     columns = [first, "scheduled", "ok", *(["attained"] if has_slo else [])]
     columns += [f"{label} {statistic}" for label in METRICS.values() for statistic in ("p50", "p99")]
-    return PartTable(
+    return Table(
         heading=f"By {heading}", columns=columns, rows=[_row(part, has_slo=has_slo) for part in parts]
     )
 

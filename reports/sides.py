@@ -102,7 +102,7 @@ def draw_latencies(document: Json, axes: list[Axes]) -> bool:
             if None in ends:
                 continue
             drawn, colour = True, ARM_COLOURS[row % len(ARM_COLOURS)]
-            ax.plot(ends, [row, row], color=colour, linewidth=1.2)
+            ax.plot(ends, [row, row], color=colour, linewidth=1.2, label=side["name"])
             ax.plot(ends[0], row, "|", color=colour, markersize=11, markeredgewidth=2)
             ax.plot(ends[1], row, "o", color=colour, markersize=5)
         ax.set_ylabel(metric.upper())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reports.axes import label_times, place_legend
-from reports.canvas import BLUE, GREEN, INK, MUTED, SHADE, VERMILLION
+from reports.canvas import BLUE, GREEN, INK, MUTED, PURPLE, SHADE, VERMILLION
 from reports.figure_spec import FigureSpec
 from reports.sides import ARM_COLOURS
 from reports.sweep import curves_of
@@ -146,17 +146,18 @@ def _draw_points(
 
 
 def _mark_saturation(sweep: Sweep, ax: Axes) -> None:
+    """Mark where each curve saturates; of one curve alone the whole bracket, and its knee."""
     curves = curves_of(sweep)
+    is_alone = len(curves) == 1
     for number, curve in enumerate(curves):
         low, high = (curve["saturation"][name] for name in ("stable_per_s", "unstable_per_s"))
-        if high is None:
-            continue
-        if len(curves) > 1:
-            ax.axvline(high, color=ARM_COLOURS[number % len(ARM_COLOURS)], linewidth=0.6, linestyle=DASHED)
-            continue
-        if low is not None:
+        colour = INK if is_alone else ARM_COLOURS[number % len(ARM_COLOURS)]
+        if high is not None:
+            ax.axvline(high, color=colour, linewidth=0.6, linestyle=DASHED)
+        if is_alone and low is not None and high is not None:
             ax.axvspan(low, high, color=SHADE, linewidth=0, zorder=0)
-        ax.axvline(high, color=INK, linewidth=0.6, linestyle=DASHED)
+        if is_alone and curve.get("knee"):
+            ax.axvline(curve["knee"]["rate_per_s"], color=PURPLE, linestyle=":")
 
 
 SWEEP_FIGURES: dict[str, FigureSpec[Sweep]] = {
@@ -171,8 +172,9 @@ SWEEP_FIGURES: dict[str, FigureSpec[Sweep]] = {
     ),
     "latency_rate": FigureSpec(
         title="Latency against the offered rate",
-        caption="TTFT and E2E from the scheduled instant. Saturation lies in the shaded bracket: at its "
-        "left edge the backlog was steady, at the dashed line it grew.",
+        caption="TTFT and E2E from the scheduled instant. A dashed line marks a rate at which the backlog "
+        "grew; shading leads to it from the highest rate at which it was steady: saturation lies between. "
+        "A dotted line is the knee: the most throughput for its latency.",
         draw=draw_latency_against_rate,
         num_rows=2,
         height_inches=4.2,

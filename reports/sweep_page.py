@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from loadgen.measure.replicates import read_document
 from reports.figure_spec import draw_all
-from reports.pages import data_link, page_template, template_text
+from reports.pages import Cell, SeriesPage, Table, run_link
 from reports.quantities import format_count, format_number, format_time
 from reports.sweep import curves_of, sentences
 from reports.sweep_figures import SWEEP_FIGURES
 
 COLUMNS = (
+    "asked",
+    "verdict",
     "offered",
     "ok",
     "output tok/s",
@@ -31,37 +32,39 @@ LATENCIES = (("ttft_s", "p50"), ("ttft_s", "p99"), ("itl_s", "p50"), ("itl_s", "
 def render_sweep(folder: Path) -> str:
     """Return the page of the sweep whose sweep.json lies in `folder`."""
     sweep = read_document(folder / "sweep.json")
-    raw = json.dumps(sweep, indent=2, ensure_ascii=False, allow_nan=False)
-    return page_template("sweep.html").render(
-        name=folder.resolve().name,
-        css=template_text("page.css"),
-        sentence="; ".join(sentences(sweep)),
-        columns=COLUMNS,
-        rows=[
-            {**_row(point, folder), "curve": curve["name"]}
-            for curve in curves_of(sweep)
-            for point in curve["points"]
+    points = [(curve["name"], point) for curve in curves_of(sweep) for point in curve["points"]]
+    num_invalid = sum(point["status"] != "valid" for _, point in points)
+    told = f"{num_invalid} of {len(points)} measurements cannot" if num_invalid else "every measurement can"
+    first, *rest = sentences(sweep)
+    return SeriesPage(
+        kind="sweep",
+        folder=folder,
+        badge="INVALID" if num_invalid else "VALID",
+        claim=f"{told} be trusted",
+        answer=f"{'; '.join([first[0].upper() + first[1:], *rest])}.",
+        notes=[],
+        before=[
+            Table(
+                heading="One run a rate",
+                columns=COLUMNS,
+                rows=[_row(name, point, folder) for name, point in points],
+                texts=frozenset([1]),
+            )
         ],
         figures=draw_all(SWEEP_FIGURES, sweep),
-        raw=raw,
-        data_link=data_link(raw),
-    )
+        after=[],
+        document=sweep,
+    ).render()
 
 
-def _row(point: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    latency = point["latency"]
+def _row(curve: str, point: Mapping[str, Any], folder: Path) -> list[str | Cell]:
     rates = ("offered_per_s", "ok_per_s", "output_tokens_per_s", "goodput_per_s")
-    has_report = (folder / point["folder"] / "report.html").exists()
-    return {
-        "rate": f"{point['rate_per_s']:g} /s",
-        "link": f"{point['folder']}/report.html" if has_report else "",
-        "verdict": "VALID" if point["status"] == "valid" else "INVALID",
-        "remark": _remark(point),
-        "cells": [
-            *(format_number(point[name]) for name in rates),
-            *(format_time(latency[metric].get(statistic)) for metric, statistic in LATENCIES),
-        ],
-    }
+    return [
+        run_link(folder, point["folder"], f"{curve} {point['rate_per_s']:g} /s".strip()),
+        Cell(text=_remark(point), badge="VALID" if point["status"] == "valid" else "INVALID"),
+        *(format_number(point[name]) for name in rates),
+        *(format_time(point["latency"][metric].get(statistic)) for metric, statistic in LATENCIES),
+    ]
 
 
 def _remark(point: Mapping[str, Any]) -> str:

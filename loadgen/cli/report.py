@@ -53,6 +53,8 @@ def report(
         return
     if not is_run and file_format is not ReportFormat.HTML and folder.is_dir():
         raise UsageError(f"--format {file_format.value} is for one run; {folder} is a folder of several")
+    from reports.series import render_series
+
     if (page := render_series(folder)) is not None:
         typer.echo(write(output or folder / "report.html", page))
         return
@@ -72,23 +74,6 @@ def report(
         return
     ((name, content),) = files.items()
     typer.echo(write(output or folder / name, content))
-
-
-def render_series(folder: Path) -> str | None:
-    """Render the page of a sweep, a capacity or a comparison; None for any other folder."""
-    if (folder / "sweep.json").exists():
-        from reports.sweep_page import render_sweep
-
-        return render_sweep(folder)
-    if (folder / "capacity.json").exists():
-        from reports.capacity_page import render_capacity
-
-        return render_capacity(folder)
-    if (folder / "compare.json").exists():
-        from reports.compare_page import render_comparison
-
-        return render_comparison(folder)
-    return None
 
 
 def write(path: Path, content: bytes | str) -> Path:

@@ -40,7 +40,7 @@ _PROBE = """(() => {
     e => !e.closest(".scroll, pre, svg") && e.getBoundingClientRect().right > wide + 0.5);
   const overlaps = [];
   for (const svg of document.querySelectorAll("figure svg")) {
-    const texts = [...svg.querySelectorAll("text")].filter(t => t.checkVisibility({visibilityProperty: true}))
+    const texts = [...svg.querySelectorAll("text")].filter(t => getComputedStyle(t).visibility !== "hidden")
       .map(t => [t.textContent.trim(), t.getBoundingClientRect()]);
     texts.forEach(([a, p], i) => texts.slice(i + 1).forEach(([b, q]) => {
       const x = Math.min(p.right, q.right) - Math.max(p.left, q.left);
@@ -149,8 +149,11 @@ class Browser:
 
     def press(self, key: str) -> None:
         """Press and release a key."""
+        pressed: dict[str, Any] = {"key": key, "windowsVirtualKeyCode": KEY_CODES[key]}
+        if key == "Enter":
+            pressed["text"] = "\r"
         for kind in ("keyDown", "keyUp"):
-            self._ask("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=KEY_CODES[key])
+            self._ask("Input.dispatchKeyEvent", type=kind, **pressed)
 
     def drag(self, start: tuple[float, float], *stops: tuple[float, float]) -> None:
         """Press the mouse at a point, move it along others and let it go; without others, only move there."""

@@ -1,110 +1,72 @@
-"""The pages of a capacity and of a comparison: what they say, what they escape, how a browser sees them."""
+"""The pages of several runs: what they say, what they link, what they escape."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from reports.capacity_page import render_capacity
-from reports.compare_page import render_comparison
-from tests.reports.browser import CHROMIUM, look_at
+from loadgen.errors import RunFolderError
+from reports.figure_spec import draw_all
+from reports.repeat_page import render_repeat
+from reports.series import render_series
+from reports.sweep_figures import SWEEP_FIGURES
+from reports.sweep_page import render_sweep
+from tests.reports.documents import (
+    METRICS,
+    sweep_of,
+    sweep_point,
+    write_capacity,
+    write_comparison,
+    write_repeat,
+    write_sweep,
+)
 from tests.reports.reading import PageReader
 
 
-def capacity_point(
-    rate: float, replicate: int, margin: float | None, *, is_probe: bool = False
-) -> dict[str, Any]:
-    return {
-        "rate_per_s": rate,
-        "replicate": replicate,
-        "is_probe": is_probe,
-        "seed": replicate,
-        "folder": f"rate-{rate:g}",
-        "reasons": [],
-        "is_stable": margin is not None,
-        "failed": 0,
-        "requests": 300,
-        "figures": {"ttft.p99": None if margin is None else 0.5 * 2.718**margin},
-        "margin": margin,
-        "passes": margin is not None and margin <= 0,
-    }
+def test_a_sweep_says_where_it_saturates_and_links_the_runs(tmp_path: Path) -> None:
+    write_sweep(tmp_path)
+    page = PageReader(render_series(tmp_path) or "")
+    assert "Saturation lies between 30 requests/s and 45 requests/s; knee at 35 requests/s." in page.text
+    assert "1 of 6 measurements cannot be trusted" in page.text
+    links = [href for href in page.attributes("href") if not href.startswith(("data:", "#"))]
+    assert links == ["20260131T120000Z-rate-5/report.html"]
+    assert (tmp_path / links[0]).exists()
+    assert page.outward_links() == []
+    assert "client_late" in page.text
+    assert "unstable, 12 failed" in page.text
+    figures = [attributes["id"] for tag, attributes in page.elements if tag == "figure"]
+    assert figures == [f"figure-{name}" for name in SWEEP_FIGURES]
 
 
-@pytest.fixture
-def capacity(tmp_path: Path) -> Path:
-    points = [capacity_point(rate, 0, -2 + rate / 10, is_probe=True) for rate in (2.0, 4.0, 8.0, 16.0, 32.0)]
-    points += [capacity_point(18.0 + r, r, -0.1 + 0.05 * r) for r in range(5)]
-    points.append(capacity_point(40.0, 0, None))
-    document = {
-        "schema_version": 1,
-        "sentence": "ttft.p99 <= 500ms holds up to a rate between 18.2 and 20.1 requests/s",
-        "answer": "interval",
-        "capacity": {"low_per_s": 18.2, "high_per_s": 20.1},
-        "limits": {"ttft.p99": {"limit": 0.5, "unit": "s"}},
-        "num_requests": 3300,
-        "points": points,
-    }
-    (tmp_path / "capacity.json").write_text(json.dumps(document))
-    return tmp_path
+def test_a_sweep_of_one_rate_and_one_of_failures_are_drawn() -> None:
+    alone = sweep_of([sweep_point(5.0)], 5.0, None, "the backlog did not grow at any rate")
+    assert len(draw_all(SWEEP_FIGURES, alone)) == 3
+    failed = sweep_point(5.0)
+    for name in METRICS:
+        failed["latency"][name] = failed["intervals"][name] = {}
+    drawn = draw_all(SWEEP_FIGURES, sweep_of([failed], None, None, "nothing"))
+    assert [figure.name for figure in drawn] == ["achieved"]
 
 
-def figure(name: str, change: str, ratio: float, *, is_primary: bool) -> dict[str, Any]:
-    return {
-        "name": name,
-        "is_primary": is_primary,
-        "change": change,
-        "base": 0.2,
-        "other": 0.2 * ratio,
-        "ratio": ratio,
-        "interval": [ratio * 0.97, ratio * 1.03],
-        "p": 0.008,
-        "p_adjusted": 0.016,
-        "ratios": [ratio * (0.94 + 0.02 * i) for i in range(7)],
-        "num_planned": 9,
-    }
+def test_a_document_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / "sweep.json").write_text("{")
+    with pytest.raises(RunFolderError, match=r"cannot read .*sweep\.json"):
+        render_sweep(tmp_path)
 
 
-@pytest.fixture
-def comparison(tmp_path: Path) -> Path:
-    run = {"folder": "run-a", "seed": 3, "plan_digest": "abc", "reasons": ["client_late"]}
-    document = {
-        "schema_version": 1,
-        "rule": {"margin": 0.02, "detect": 0.05},
-        "comparisons": [
-            {
-                "base": "base",
-                "arm": "<new>",
-                "num_pairs": 7,
-                "is_paired": True,
-                "figures": [
-                    figure("ttft.p99", "worse", 1.12, is_primary=True),
-                    figure("itl.p99", "equivalent", 1.0, is_primary=True),
-                    figure("e2e.p50", "better", 0.9, is_primary=False),
-                ],
-                "left_out": ["run-a: client_late"],
-                "notes": [],
-            },
-            {"base": "base", "arm": "none", "num_pairs": 0, "figures": [], "left_out": [], "notes": []},
-        ],
-        "arms": [{"name": "base", "replicates": [run]}, {"name": "<new>", "replicates": [run]}],
-    }
-    (tmp_path / "compare.json").write_text(json.dumps(document))
-    return tmp_path
-
-
-def test_a_capacity_says_its_answer_and_every_run(capacity: Path) -> None:
-    html = render_capacity(capacity)
+def test_a_capacity_says_its_answer_and_every_run(tmp_path: Path) -> None:
+    write_capacity(tmp_path)
+    html = render_series(tmp_path) or ""
     assert "between 18.2 and 20.1 requests/s" in html
-    assert html.count('<tr><th scope="row">') == 11
+    assert html.count('<th scope="row">') == 11
     assert "backlog grows" in html
     assert PageReader(html).outward_links() == []
 
 
-def test_a_comparison_says_its_verdicts_and_escapes_names(comparison: Path) -> None:
-    html = render_comparison(comparison)
+def test_a_comparison_says_its_verdicts_and_escapes_names(tmp_path: Path) -> None:
+    write_comparison(tmp_path)
+    html = render_series(tmp_path) or ""
     assert "base → &lt;new&gt;" in html
     assert "<new>" not in html
     assert '<span class="badge worse">WORSE</span>' in html
@@ -114,15 +76,21 @@ def test_a_comparison_says_its_verdicts_and_escapes_names(comparison: Path) -> N
     assert "No pair of valid runs" in html
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
-@pytest.mark.parametrize("kind", ["capacity", "comparison"])
-def test_a_browser_shows_them(kind: str, request: pytest.FixtureRequest) -> None:
-    folder: Path = request.getfixturevalue(kind)
-    html = render_capacity(folder) if kind == "capacity" else render_comparison(folder)
-    for seen in look_at(html, (1280, 390)):
-        assert seen.scroll_width <= seen.client_width
-        assert seen.outside == []
-        assert seen.overlaps == []
-        assert seen.fetched == []
-        assert seen.console == []
-        assert len(seen.figures) == 1
+def test_a_repeat_says_its_interval_and_which_run_is_left_out(tmp_path: Path) -> None:
+    write_repeat(tmp_path)
+    page = PageReader(render_series(tmp_path) or "")
+    assert "Over 4 valid runs the TTFT p99 is 110 ms, with 95 % confidence 90.0 ms to 130 ms." in page.text
+    assert "4 of 5 measurements can be trusted" in page.text
+    assert "INVALID client_late" in " ".join(page.text.split())
+    assert page.tags("figure") == ["figure"]
+
+
+def test_one_run_has_no_interval_and_no_figure(tmp_path: Path) -> None:
+    write_repeat(tmp_path, num_runs=1)
+    page = PageReader(render_repeat(tmp_path))
+    assert "one run has no interval" in page.text
+    assert page.tags("figure") == []
+
+
+def test_another_folder_has_no_page(tmp_path: Path) -> None:
+    assert render_series(tmp_path) is None
