@@ -20,7 +20,7 @@ from workloads.arrivals import Extent, Rng, parse_arrival
 from workloads.errors import WorkloadError
 from workloads.laws import to_tokens
 from workloads.lengths import parse_law, sample_pairs
-from workloads.limits import ContextLimit
+from workloads.limits import fit
 from workloads.plan import ROW_COLUMNS, Plan, take_ragged
 from workloads.prefixes import BLOCK_TOKENS, no_prefix, parse_prefixes
 from workloads.replay import read_rows
@@ -65,8 +65,8 @@ def draw(workload: Workload, streams: Streams) -> Plan:
         more, answers = map(to_tokens, sample((again, again), len(over)))
         return more + extra[over], answers
 
-    limit = ContextLimit(context_tokens=workload.context_tokens, policy=workload.over_context)
-    fitted = limit.fit(inputs + extra, outputs, redraw, lambda i: f"{workload.name}: request {i}")
+    limit = workload.context_tokens, workload.over_context
+    fitted = fit((inputs + extra, outputs), *limit, redraw, lambda i: f"{workload.name}: request {i}")
     if workload.sessions is not None:
         prefix = rows.own_blocks(prefix, fitted.input_tokens)
     kept = _kept(workload, rows, fitted.kept)

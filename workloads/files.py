@@ -19,7 +19,13 @@ from workloads.prompts import DRAWN
 from workloads.spec import Workload
 
 _PRESETS = Path(__file__).with_name("presets")
-_FIELDS = {item.name: item.type for item in fields(Workload)}
+_KINDS = {item.name: str(item.type).partition(" ")[0] for item in fields(Workload)}  # of `int | None`: int
+_TYPES: dict[str, tuple[Any, str]] = {
+    "float": (int | float, "a number"),
+    "int": (int, "a whole number"),
+    "bool": (bool, "true or false"),
+    "str": (str, "text"),
+}
 
 
 def preset_names() -> list[str]:
@@ -54,8 +60,8 @@ def workload_of(values: dict[str, Any], folder: Path = Path()) -> Workload:
     """Make a workload of plain values, as `Workload.to_dict` gives; relative paths count from `folder`."""
     read: dict[str, Any] = {}
     for key, value in values.items():
-        if key not in _FIELDS:
-            raise unknown_name("key", key, _FIELDS)
+        if key not in _KINDS:
+            raise unknown_name("key", key, _KINDS)
         read[key] = _read(key, value, folder)
     return Workload(**read)
 
@@ -64,8 +70,8 @@ def with_changes(workload: Workload, changes: dict[str, Any]) -> Workload:
     """Change some fields; a text is read as the field's type (`rate_per_s=3`, `dequantize=true`)."""
     read: dict[str, Any] = {}
     for key, value in changes.items():
-        if key not in _FIELDS:
-            raise unknown_name("key", key, _FIELDS)
+        if key not in _KINDS:
+            raise unknown_name("key", key, _KINDS)
         read[key] = _read(key, _typed(key, value), Path())
     if "num_requests" not in read and "duration_s" in read:
         read["num_requests"] = None
@@ -74,16 +80,15 @@ def with_changes(workload: Workload, changes: dict[str, Any]) -> Workload:
 
 def _typed(key: str, value: Any) -> Any:
     """Read a text from the command line as what a file would hold."""
-    kind = str(_FIELDS[key])
-    if isinstance(value, str) and kind.startswith("bool"):
+    if isinstance(value, str) and _KINDS[key] == "bool":
         return {"true": True, "false": False}.get(value.lower(), value)
-    if isinstance(value, str) and kind.startswith("int") and value.isdecimal():
+    if isinstance(value, str) and _KINDS[key] == "int" and value.isdecimal():
         return int(value)
     return value
 
 
 def _read(key: str, value: Any, folder: Path) -> Any:
-    kind = str(_FIELDS[key])
+    kind = _KINDS[key]
     if key == "clients":
         if not isinstance(value, list) or not all(isinstance(client, dict) for client in value):
             raise WorkloadError("clients are tables: write [[clients]]")
@@ -92,23 +97,18 @@ def _read(key: str, value: Any, folder: Path) -> Any:
         return parse_window(value) if isinstance(value, str) else tuple(value)
     if value is None:
         return None
-    if kind.startswith("Path") or (key == "prompts" and value not in DRAWN):
+    if kind == "Path" or (key == "prompts" and value not in DRAWN):
         path = folder / str(value)
-        return path if kind.startswith("Path") else str(path)
-    if kind.startswith("float"):
-        number = parse_number(value) if isinstance(value, str) else value
-        if isinstance(number, bool) or not isinstance(number, int | float):
-            raise WorkloadError(f"{key} must be a number, not {value!r}")
-        return float(number)
-    if kind.startswith("int") and (isinstance(value, bool) or not isinstance(value, int)):
-        raise WorkloadError(f"{key} must be a whole number, not {value!r}")
-    if kind.startswith("bool") and not isinstance(value, bool):
-        raise WorkloadError(f"{key} must be true or false, not {value!r}")
-    if kind.startswith("str") and not isinstance(value, str):
-        if key not in ("input_tokens", "output_tokens") or not isinstance(value, int | float):
-            raise WorkloadError(f"{key} must be text, not {value!r}")
+        return path if kind == "Path" else str(path)
+    if kind == "float" and isinstance(value, str):
+        value = value if (number := parse_number(value)) is None else number
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if key in ("input_tokens", "output_tokens") and is_number:
         return f"{value:g}"
-    return value
+    types, words = _TYPES.get(kind, (object, ""))
+    if not isinstance(value, types) or (isinstance(value, bool) and kind != "bool"):
+        raise WorkloadError(f"{key} must be {words}, not {value!r}")
+    return float(value) if kind == "float" else value
 
 
 def render_toml(workload: Workload, comments: tuple[str, ...] = ()) -> str:

@@ -40,21 +40,6 @@ def to_tokens(values: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True)
-class Fixed:
-    value: float
-
-    @property
-    def mean(self) -> float:
-        return self.value
-
-    def ppf(self, u: Floats) -> Floats:
-        return np.full(len(u), self.value)
-
-    def cdf(self, x: Floats) -> Floats:
-        return (x >= self.value).astype(np.float64)
-
-
-@dataclass(frozen=True)
 class Uniform:
     """Whole numbers from low to high, both included."""
 
@@ -149,10 +134,14 @@ class Gamma:
 
 @dataclass(frozen=True)
 class Discrete:
-    """Whole values with their probabilities; Zipf's law and weighted values."""
+    """Values with their probabilities: one alone, Zipf's law, weighted values."""
 
     values: Floats
     cumulative: Floats
+
+    @classmethod
+    def of_one(cls, value: float) -> Discrete:
+        return cls(np.array([value]), np.ones(1))
 
     @property
     def mean(self) -> float:

@@ -17,7 +17,6 @@ from workloads.errors import WorkloadError, unknown_name
 from workloads.expression import Expression, Value, parse, parse_number
 from workloads.laws import (
     Discrete,
-    Fixed,
     Gamma,
     Geometric,
     Law,
@@ -81,7 +80,7 @@ def _pop_percentile(given: Given) -> tuple[float, float] | None:
 
 
 def _fixed(given: Given) -> Law:
-    return Fixed(given.pop("mean"))
+    return Discrete.of_one(given.pop("mean"))
 
 
 def _uniform(given: Given) -> Law:
@@ -218,7 +217,7 @@ def law_of_value(value: Value, text: str) -> Law:
         return _law_of(value, None)
     if not (math.isfinite(value) and value >= 0):
         raise WorkloadError(f"{text}: {value:g} is not a length")
-    return Fixed(value)
+    return Discrete.of_one(value)
 
 
 def _law_of(expression: Expression, default_mean: float | None) -> Law:

@@ -20,6 +20,7 @@ OVER_CONTEXT: tuple[str, ...] = ("error", "clip", "drop", "resample")
 MAX_ROUNDS = 1000
 Ints = NDArray[np.int64]
 Redraw = Callable[[Ints], tuple[Ints, Ints]]
+Where = Callable[[int], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,37 +33,35 @@ class Fitted:
     counts: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContextLimit:
-    """context_tokens: the most that prompt and answer may take together; None is no limit."""
+def fit(
+    lengths: tuple[Ints, Ints], context: int | None, policy: OverContext, redraw: Redraw, where: Where
+) -> Fitted:
+    """Apply the policy to prompts and answers that may take `context` tokens together (None: any number).
 
-    context_tokens: int | None
-    policy: OverContext
-
-    def fit(self, inputs: Ints, outputs: Ints, redraw: Redraw, where: Callable[[int], str]) -> Fitted:
-        """Apply the policy. redraw(rows) draws new pairs for these rows; where(i) names row i."""
-        kept = np.ones(len(inputs), bool)
-        context = self.context_tokens
-        over = np.flatnonzero(inputs + outputs > context) if context is not None else np.zeros(0, np.int64)
-        if context is None or not len(over):
-            return Fitted(input_tokens=inputs, output_tokens=outputs, kept=kept, counts={})
-        inputs, outputs = inputs.copy(), outputs.copy()
-        if self.policy == "error":
-            i = int(over[0])
-            raise WorkloadError(
-                f"{where(i)} asks for {inputs[i]} prompt + {outputs[i]} output tokens, over the context of "
-                f"{context} (as do {len(over)} of {len(inputs)} requests); shorten the lengths, or choose "
-                "--over-context clip, drop or resample"
-            )
-        if self.policy == "clip":
-            outputs[over] = np.minimum(outputs[over], context - 1)
-            inputs[over] = context - outputs[over]
-        elif self.policy == "drop":
-            kept[over] = False
-        else:
-            _resample(inputs, outputs, context, redraw)
-        done = {"clip": "clipped", "drop": "dropped", "resample": "resampled"}[self.policy]
-        return Fitted(input_tokens=inputs, output_tokens=outputs, kept=kept, counts={done: len(over)})
+    redraw(rows) draws new pairs for these rows; where(i) names row i.
+    """
+    inputs, outputs = lengths
+    kept = np.ones(len(inputs), bool)
+    over = np.flatnonzero(inputs + outputs > context) if context is not None else np.zeros(0, np.int64)
+    if context is None or not len(over):
+        return Fitted(input_tokens=inputs, output_tokens=outputs, kept=kept, counts={})
+    inputs, outputs = inputs.copy(), outputs.copy()
+    if policy == "error":
+        i = int(over[0])
+        raise WorkloadError(
+            f"{where(i)} asks for {inputs[i]} prompt + {outputs[i]} output tokens, over the context of "
+            f"{context} (as do {len(over)} of {len(inputs)} requests); shorten the lengths, or choose "
+            "--over-context clip, drop or resample"
+        )
+    if policy == "clip":
+        outputs[over] = np.minimum(outputs[over], context - 1)
+        inputs[over] = context - outputs[over]
+    elif policy == "drop":
+        kept[over] = False
+    else:
+        _resample(inputs, outputs, context, redraw)
+    done = {"clip": "clipped", "drop": "dropped", "resample": "resampled"}[policy]
+    return Fitted(input_tokens=inputs, output_tokens=outputs, kept=kept, counts={done: len(over)})
 
 
 def _resample(inputs: Ints, outputs: Ints, context: int, redraw: Redraw) -> None:

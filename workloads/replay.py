@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from workloads.errors import WorkloadError
 from workloads.figures import minute_figures, workload_figures
 from workloads.laws import to_tokens
-from workloads.limits import ContextLimit
+from workloads.limits import fit
 from workloads.plan import Plan
 from workloads.prefixes import hit_tokens
 from workloads.streams import Streams
@@ -66,8 +66,8 @@ def replay(workload: Workload, streams: Streams) -> Plan:
         picks = rng.integers(0, len(inputs), len(rows))
         return inputs[picks], outputs[picks]
 
-    limit = ContextLimit(context_tokens=workload.context_tokens, policy=workload.over_context)
-    fitted = limit.fit(inputs, outputs, redraw, lambda i: f"{table.path}, line {table.line[i]}:")
+    limit = workload.context_tokens, workload.over_context
+    fitted = fit((inputs, outputs), *limit, redraw, lambda i: f"{table.path}, line {table.line[i]}:")
     facts = trace_facts(table.keep(fitted.kept, "over_context"))
     whole = replace(table, input_tokens=fitted.input_tokens, output_tokens=fitted.output_tokens)
     kept = _from_zero(_not_empty(whole.keep(fitted.kept, "over_context")))
