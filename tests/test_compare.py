@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import socket
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.loadgen.test_preflight import MODELS, Routes, completions, server
+from tests.loadgen.test_target import free_port
 from tests.reports.reading import PageReader
 from tests.test_bad_input import bench
 
@@ -122,6 +125,37 @@ def test_equal_arms_are_equivalent_and_pass_the_gate(
     out = capsys.readouterr().out
     assert "EQUIVALENT" in out
     assert "8 paired seeds" in out
+
+
+def test_servers_that_the_arms_start_are_measured_and_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ports = [free_port(), free_port()]
+    arms = [
+        f"{name}=--cmd '{sys.executable} -m tests.servers.golden --port {port} --ttft-ms {ttft_ms}' "
+        f"--ready-url http://127.0.0.1:{port}/v1/models"
+        for name, port, ttft_ms in (("base", ports[0], 20), ("slow", ports[1], 200))
+    ]
+    load = ("--rate", "20", "--requests", "20", "--dist", "fixed", "--output-tokens", "3", "--quiet")
+    code = bench(
+        "compare",
+        *load,
+        *(w for arm in arms for w in ("--arm", arm)),
+        "--repeat",
+        "1",
+        "--out",
+        tmp_path,
+        "--json",
+    )
+    assert code in (0, 3)  # as above
+    base, slow = json.loads(capsys.readouterr().out)["arms"]
+    assert [len(base["replicates"]), len(slow["replicates"])] == [1, 1]
+    ttft = [arm["replicates"][0]["figures"]["ttft.p50"] for arm in (base, slow)]
+    assert ttft[0] >= 0.02
+    assert ttft[1] >= 0.2
+    for port in ports:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), timeout=1)
 
 
 def test_two_servers_over_http(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,7 @@ class Replicate:
     """What a comparison reads of one run. figures: `ttft.p99` -> value in SI units, where it is known.
 
     intervals: of those figures that have one within the run. reasons: why the measurement is invalid; empty
-    where it is valid. met: objectives on an aggregate, `ttft.p99`, and whether each held; None without samples.
+    where it is valid. met: which objectives on an aggregate, `ttft.p99`, held; None without samples.
     engine, causes_s: what the reference engine did, and where a mean request's time went.
     """
 
