@@ -109,7 +109,7 @@ class PeakMemory:
 
     def _watch(self) -> None:
         while not self._is_over.wait(WATCH_S):
-            self._peak_kb = max(self._peak_kb, sum(map(pss_kb, [self._pid, *_descendants(self._pid)])))
+            self._peak_kb = max(self._peak_kb, sum(map(memory_kb, [self._pid, *_descendants(self._pid)])))
 
 
 def _descendants(pid: int) -> Sequence[int]:
@@ -121,9 +121,10 @@ def _descendants(pid: int) -> Sequence[int]:
     return [*children, *(grandchild for child in children for grandchild in _descendants(child))]
 
 
-def pss_kb(pid: int) -> int:
+def memory_kb(pid: int, kind: str = "Pss") -> int:
+    """Return the memory of a process, 0 once it is gone. kind: as in /proc/PID/smaps_rollup."""
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
         return 0
-    return int(text.partition("\nPss:")[2].split(None, 1)[0])
+    return int(text.partition(f"\n{kind}:")[2].split(None, 1)[0])

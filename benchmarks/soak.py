@@ -19,15 +19,15 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from benchmarks.runs import pss_kb
+from benchmarks.runs import memory_kb
 from loadgen.golden.process import READY_TIMEOUT_S
 from reference_engine.steplog import NUM_VALUES
 from tests.reference_engine.process import RunningServer, running_server
 
-FLAGS = ("--kv-tokens", "1024", "--max-batch", "32", "--prefix-sharing", "--log-requests", "1000")
+FLAGS = ("--kv-tokens", "1024", "--max-batch", "32", "--prefix-sharing", "--log-requests", "200")
 NUM_CLIENTS = 40
 LEAVING_SHARE = 1 / 3
-MAX_GROWTH_MB = 5.0
+MAX_GROWTH_MB = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Held:
     """What the HTTP process and the engine process hold between two crowds; metrics: what the server says."""
 
     descriptors: list[int]
-    pss_mb: list[float]
+    own_mb: list[float]
     metrics: str
 
     def metric(self, name: str) -> int:
@@ -96,7 +96,7 @@ def settled(server: RunningServer) -> Held:
         if is_idle or time.monotonic() > deadline:
             return Held(
                 descriptors=[len(os.listdir(f"/proc/{pid}/fd")) for pid in pids],
-                pss_mb=[pss_kb(pid) / 1e3 for pid in pids],
+                own_mb=[memory_kb(pid, "Anonymous") / 1e3 for pid in pids],
                 metrics=text,
             )
 
@@ -109,7 +109,7 @@ def soak(num_requests: int) -> Iterator[str]:
         for _ in range(4):
             asyncio.run(crowd(server.port, num_requests // 4, rng))
             held.append(settled(server))
-            yield f"memory of HTTP and engine process: {', '.join(f'{mb:.1f} MB' for mb in held[-1].pss_mb)}"
+            yield f"memory of HTTP and engine process: {', '.join(f'{mb:.1f} MB' for mb in held[-1].own_mb)}"
         first, last = held[0], held[-1]
         for line in ("requests_running", "requests_waiting", 'kv_blocks{state="used"}'):
             assert f"engine_{line} 0\n" in last.metrics, last.metrics
@@ -118,7 +118,7 @@ def soak(num_requests: int) -> Iterator[str]:
         assert sum(int(number) for _, number in finished) == num_requests // 4 * 4
         num_evicted = last.metric("engine_preemptions_total")
         assert num_evicted > 0
-        grown_mb = [b - a for a, b in zip(first.pss_mb, last.pss_mb, strict=True)]
+        grown_mb = [b - a for a, b in zip(first.own_mb, last.own_mb, strict=True)]
         grown_mb[1] -= last.step_log_mb - first.step_log_mb
         yield f"finished: {dict(finished)}; evicted {num_evicted} times"
         grown = ", ".join(f"{mb:+.1f} MB" for mb in grown_mb)

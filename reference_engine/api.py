@@ -8,7 +8,7 @@ ignored. Fields that no server agrees on are let through unread.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -16,7 +16,11 @@ from reference_engine.tokenizer import PromptError, Tokenizer
 
 Body = TypeVar("Body", bound="CommonBody")
 
+# What the engine counts in.
+Int64 = Annotated[int, msgspec.Meta(ge=1 - 2**63, le=2**63 - 1)]
+
 MAX_STOPS = 16
+MAX_PROMPTS = 1024
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's own default for /v1/completions
 
 
@@ -54,10 +58,10 @@ class CommonBody(msgspec.Struct, frozen=True, kw_only=True):
     stream_options: StreamOptions | None = None
     temperature: float | None = None
     top_p: float | None = None
-    top_k: int | None = None
-    seed: int | None = None
+    top_k: Int64 | None = None
+    seed: Int64 | None = None
     ignore_eos: bool = False
-    priority: int = 0
+    priority: Int64 = 0
     user: str | None = None
     n: int | None = 1
     best_of: int | None = None
@@ -104,7 +108,7 @@ class ServedModel:
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """A request that passed every check, as token ids."""
 
-    prompt: list[int]
+    prompts: list[list[int]]
     max_tokens: int
     is_chat: bool
     is_stream: bool
@@ -116,9 +120,9 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
 def parse_completion(data: bytes, model: ServedModel) -> Submission:
     """Parse a /v1/completions body; raises ApiError."""
     body = _decode(data, CompletionBody, model.name)
-    prompt = _prompt_ids(body.prompt, model)
+    prompts = _prompts(body.prompt, model)
     max_tokens = DEFAULT_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
-    return _check(body, prompt, max_tokens, model, is_chat=False)
+    return _check(body, prompts, max_tokens, model, is_chat=False)
 
 
 def parse_chat(data: bytes, model: ServedModel) -> Submission:
@@ -133,7 +137,7 @@ def parse_chat(data: bytes, model: ServedModel) -> Submission:
         raise ApiError(400, str(error)) from error
     asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     max_tokens = max(1, model.max_model_len - len(prompt)) if asked is None else asked
-    return _check(body, prompt, max_tokens, model, is_chat=True)
+    return _check(body, [prompt], max_tokens, model, is_chat=True)
 
 
 def parse_tokenize(data: bytes, model: ServedModel) -> list[int]:
@@ -147,7 +151,7 @@ def _decode(data: bytes, kind: type[Body], model_name: str) -> Body:
         body = msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
         raise ApiError(400, f"wrong request: {error}") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ApiError(400, f"the body is not valid JSON: {error}") from error
     if body.model not in (None, model_name):
         message = f"the model {body.model!r} does not exist; this server has {model_name!r}"
@@ -164,27 +168,28 @@ def _content_text(message: ChatMessage) -> str:
     return "".join(part.text for part in message.content)
 
 
-def _prompt_ids(prompt: str | list[int | str | list[int]], model: ServedModel) -> list[int]:
-    """Take one prompt as text, a list of one text, token ids, or a list of one list of token ids."""
-    single: Any = prompt
-    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
-        if len(prompt) > 1:
-            raise ApiError(
-                400, f"one prompt a request, not {len(prompt)}; send them as requests of their own"
-            )
-        single = prompt[0]
-    if isinstance(single, str):
-        return model.tokenizer.encode(single)
-    for token_id in single:
-        if not isinstance(token_id, int):
-            raise ApiError(400, "a prompt of token ids must hold integers only")
+def _prompts(prompt: str | list[int | str | list[int]], model: ServedModel) -> list[list[int]]:
+    """Take prompts as text, as token ids, or as a list of either."""
+    is_one = isinstance(prompt, str) or not prompt or isinstance(prompt[0], int)
+    several: list[Any] = [prompt] if is_one else list(prompt)
+    if len(several) > MAX_PROMPTS:
+        raise ApiError(400, f"a request may hold {MAX_PROMPTS} prompts, not {len(several)}")
+    return [_prompt_ids(one, model) for one in several]
+
+
+def _prompt_ids(prompt: Any, model: ServedModel) -> list[int]:
+    if isinstance(prompt, str):
+        return model.tokenizer.encode(prompt)
+    if not isinstance(prompt, list) or not all(isinstance(token_id, int) for token_id in prompt):
+        raise ApiError(400, "a prompt is text, or token ids, which must be integers only")
+    for token_id in prompt:
         if not 0 <= token_id < model.num_ids:
             raise ApiError(400, f"token id {token_id} is outside of the vocabulary of {model.num_ids}")
-    return list(single)
+    return prompt
 
 
 def _check(
-    body: CommonBody, prompt: list[int], max_tokens: int, model: ServedModel, *, is_chat: bool
+    body: CommonBody, prompts: list[list[int]], max_tokens: int, model: ServedModel, *, is_chat: bool
 ) -> Submission:
     for name in ("echo", "suffix", "logprobs"):
         if getattr(body, name):
@@ -193,20 +198,20 @@ def _check(
         if getattr(body, name) not in (None, 1):
             raise ApiError(400, f"{name} must be 1")
     _check_sampling(body)
-    if not prompt:
+    if not all(prompts):
         raise ApiError(400, "the prompt is empty")
     if max_tokens < 1:
         raise ApiError(400, f"max_tokens must be at least 1, not {max_tokens}")
     if not 0 <= body.min_tokens <= max_tokens:
         raise ApiError(400, f"min_tokens must be between 0 and max_tokens, not {body.min_tokens}")
-    if len(prompt) + max_tokens > model.max_model_len:
+    if (longest := max(map(len, prompts))) + max_tokens > model.max_model_len:
         message = (
-            f"this model's context is {model.max_model_len} tokens; the prompt has {len(prompt)} and"
+            f"this model's context is {model.max_model_len} tokens; the prompt has {longest} and"
             f" {max_tokens} were asked for"
         )
         raise ApiError(400, message, code="context_length_exceeded")
     return Submission(
-        prompt=prompt,
+        prompts=prompts,
         max_tokens=max_tokens,
         is_chat=is_chat,
         is_stream=body.stream,

@@ -14,7 +14,7 @@ from typing import cast
 
 import msgspec
 
-from reference_engine.answers import Answer, http_chunk
+from reference_engine.answers import Answer, Choice, http_chunk
 from reference_engine.api import (
     ApiError,
     ServedModel,
@@ -51,9 +51,10 @@ PARQUET = "application/vnd.apache.parquet"
 
 @dataclass(slots=True)
 class InFlight:
-    """A request that the engine has. last_ns: when it arrived, then when its latest token left."""
+    """A prompt that the engine has. last_ns: when it arrived, then when its latest token left."""
 
     answer: Answer
+    choice: Choice
     connection: Connection
     last_ns: int
 
@@ -91,7 +92,7 @@ class Frontend:
         self.model = model
         self._started_s = int(time.time())
         self._in_flight: dict[int, InFlight] = {}
-        self._handle_of: dict[Connection, int] = {}
+        self._answers: dict[Connection, Answer] = {}
         self._waiters: dict[int, tuple[Connection, str]] = {}
         self._next_handle = 0
         self._first_token_times = Histogram()
@@ -140,9 +141,8 @@ class Frontend:
 
     def on_lost(self, connection: Connection) -> None:
         """The client went away: whatever it waited for is cancelled."""
-        if (handle := self._handle_of.pop(connection, None)) is not None:
-            self._drop(handle)
-            self.link.send(Cancel(handle, FinishReason.CANCELLED))
+        if (answer := self._answers.get(connection)) is not None:
+            self._abandon(answer, FinishReason.CANCELLED)
 
     def _complete(self, request: HttpRequest, connection: Connection) -> None:
         self._submit(parse_completion(bytes(request.body), self.model), request, connection)
@@ -153,38 +153,39 @@ class Frontend:
     def _submit(self, submission: Submission, request: HttpRequest, connection: Connection) -> None:
         arrived_ns = time.monotonic_ns()
         self._require_ready()
-        handle = self._next_handle
-        self._next_handle += 1
-        request_id = request.headers.get("x-request-id") or f"{self._started_s:x}-{handle}"
-        answer = Answer(
+        request_id = request.headers.get("x-request-id") or f"{self._started_s:x}-{self._next_handle}"
+        answer = self._answers[connection] = Answer(
             request_id=request_id,
             submission=submission,
             model=self.model.name,
             created_s=int(time.time()),
-            text_of=self.model.tokenizer.detokenizer(),
+            new_text=self.model.tokenizer.detokenizer,
         )
-        self._in_flight[handle] = InFlight(answer, connection, arrived_ns)
-        self._handle_of[connection] = handle
         self.drained.clear()
         body = submission.body
-        self.link.send(
-            Submit(
-                handle=handle,
-                request_id=request_id,
-                prompt=submission.prompt,
-                max_tokens=submission.max_tokens,
-                arrived_ns=arrived_ns,
-                min_tokens=body.min_tokens,
-                ignore_eos=body.ignore_eos,
-                priority=body.priority,
-                user=body.user or "",
-                temperature=body.temperature or 0.0,
-                top_p=body.top_p or 1.0,
-                top_k=max(0, body.top_k or 0),
-                # Without a seed every request draws numbers of its own.
-                seed=abs(body.seed) if body.seed is not None else handle,
+        for choice, prompt in zip(answer.choices, submission.prompts, strict=True):
+            handle = self._next_handle
+            self._next_handle += 1
+            self._in_flight[handle] = InFlight(answer, choice, connection, arrived_ns)
+            answer.waits_for.add(handle)
+            self.link.send(
+                Submit(
+                    handle=handle,
+                    request_id=request_id if len(answer.choices) == 1 else f"{request_id}-{choice.index}",
+                    prompt=prompt,
+                    max_tokens=submission.max_tokens,
+                    arrived_ns=arrived_ns,
+                    min_tokens=body.min_tokens,
+                    ignore_eos=body.ignore_eos,
+                    priority=body.priority,
+                    user=body.user or "",
+                    temperature=body.temperature or 0.0,
+                    top_p=body.top_p or 1.0,
+                    top_k=max(0, body.top_k or 0),
+                    # Without a seed every prompt draws numbers of its own.
+                    seed=abs(body.seed) if body.seed is not None else handle,
+                )
             )
-        )
 
     def _require_ready(self) -> None:
         if self.engine_gone.is_set():
@@ -228,18 +229,16 @@ class Frontend:
                 now_ns = time.monotonic_ns()
                 for handle, token_id, reason in unpack_tokens(message):
                     if (in_flight := self._in_flight.get(handle)) is not None:
-                        times = self._gaps if in_flight.answer.num_tokens else self._first_token_times
+                        times = self._gaps if in_flight.choice.num_tokens else self._first_token_times
                         times.observe((now_ns - in_flight.last_ns) / 1e9)
                         in_flight.last_ns = now_ns
                         self._on_token(handle, in_flight, token_id, reason)
             case Cached(handle, num_tokens):
                 if (in_flight := self._in_flight.get(handle)) is not None:
-                    in_flight.answer.num_cached = num_tokens
+                    in_flight.choice.num_cached = num_tokens
             case Refused(handle, status, text):
                 if (in_flight := self._in_flight.get(handle)) is not None:
-                    self._drop(handle)
-                    error = ApiError(status, text)
-                    in_flight.connection.respond(status, error.body(), headers=error.headers)
+                    self._fail(in_flight, ApiError(status, text))
             case Log():
                 self._on_log(message)
             case Status(ticket, status):
@@ -251,24 +250,23 @@ class Frontend:
                 self.ready.set()
 
     def _on_token(self, handle: int, in_flight: InFlight, token_id: int, reason: FinishReason | None) -> None:
-        answer, connection = in_flight.answer, in_flight.connection
-        is_engine_done = reason is not None
-        reason = answer.take(token_id, reason)
-        if reason is not None and not is_engine_done:
-            self.link.send(Cancel(handle, reason))
+        answer, choice, connection = in_flight.answer, in_flight.choice, in_flight.connection
+        choice.take(token_id, reason)
+        if choice.reason is not None:
+            self._drop(handle)
+            if reason is None:
+                self.link.send(Cancel(handle, choice.reason))
         if not answer.is_stream:
-            if reason is not None:
-                self._drop(handle)
-                connection.respond(200, answer.body(reason), headers=answer.headers)
+            if not answer.waits_for:
+                connection.respond(200, answer.body(), headers=answer.headers)
             return
         head = b"" if answer.has_begun else connection.start_stream(answer.headers)
-        data = head + http_chunk(answer.token_event(reason))
-        if reason is not None:
-            self._drop(handle)
+        answer.has_begun = True
+        data = head + http_chunk(choice.token_event())
+        if not answer.waits_for:
             connection.end_stream(data + http_chunk(answer.closing_events()))
         elif not connection.write_stream(data):
-            self._drop(handle)
-            self.link.send(Cancel(handle, FinishReason.SLOW_READER))
+            self._abandon(answer, FinishReason.SLOW_READER)
 
     def _on_log(self, log: Log) -> None:
         import numpy as np
@@ -287,17 +285,29 @@ class Frontend:
 
     def _on_engine_lost(self) -> None:
         self.engine_gone.set()
-        error = ApiError(503, "the engine has stopped", kind="service_unavailable")
-        for handle, in_flight in list(self._in_flight.items()):
+        for in_flight in list(self._in_flight.values()):
+            self._fail(in_flight, ApiError(503, "the engine has stopped", kind="service_unavailable"))
+
+    def _fail(self, in_flight: InFlight, error: ApiError) -> None:
+        """End an answer that will not come; one that has begun can only be broken off."""
+        if not in_flight.answer.waits_for:
+            return
+        self._abandon(in_flight.answer, FinishReason.CANCELLED)
+        if in_flight.answer.has_begun:
+            in_flight.connection.close()
+        else:
+            in_flight.connection.respond(error.status, error.body(), headers=error.headers)
+
+    def _abandon(self, answer: Answer, reason: FinishReason) -> None:
+        for handle in list(answer.waits_for):
             self._drop(handle)
-            if in_flight.answer.has_begun:
-                in_flight.connection.close()
-            else:
-                in_flight.connection.respond(error.status, error.body(), headers=error.headers)
+            self.link.send(Cancel(handle, reason))
 
     def _drop(self, handle: int) -> None:
-        in_flight = self._in_flight.pop(handle, None)
-        if in_flight is not None:
-            self._handle_of.pop(in_flight.connection, None)
+        """Forget a prompt; its answer is over with the last of them."""
+        in_flight = self._in_flight.pop(handle)
+        in_flight.answer.waits_for.remove(handle)
+        if not in_flight.answer.waits_for:
+            del self._answers[in_flight.connection]
         if not self._in_flight:
             self.drained.set()

@@ -14,6 +14,9 @@ WORDS = WordTokenizer(is_bos_enabled=True)
 MODEL = ServedModel(name="m", tokenizer=WORDS, num_ids=NUM_IDS, max_model_len=64)
 
 
+NESTED = b'{"prompt": "a", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+
+
 def completion(**fields: Any) -> bytes:
     return json.dumps({"prompt": "able about", **fields}).encode()
 
@@ -22,10 +25,15 @@ def test_prompts_may_be_text_or_ids() -> None:
     ids = WORDS.encode("able about", is_whole=False)
     for text in ("able about", ["able about"]):
         submission = parse_completion(completion(prompt=text), MODEL)
-        assert submission.prompt == [BOS_ID, *ids]
+        assert submission.prompts == [[BOS_ID, *ids]]
         assert submission.max_tokens == 16
     for token_ids in (ids, [ids]):
-        assert parse_completion(completion(prompt=token_ids), MODEL).prompt == ids
+        assert parse_completion(completion(prompt=token_ids), MODEL).prompts == [ids]
+    assert parse_completion(completion(prompt=["able", "about"]), MODEL).prompts == [
+        WORDS.encode("able"),
+        WORDS.encode("about"),
+    ]
+    assert parse_completion(completion(prompt=[ids, [5]]), MODEL).prompts == [ids, [5]]
 
 
 def test_chat_turns_become_one_prompt() -> None:
@@ -33,14 +41,14 @@ def test_chat_turns_become_one_prompt() -> None:
     for content in ("able about", parts):
         body = {"messages": [{"role": "user", "content": content}], "max_completion_tokens": 9}
         submission = parse_chat(json.dumps(body).encode(), MODEL)
-        assert submission.prompt == WORDS.encode_chat([("user", "able about")])
+        assert submission.prompts == [WORDS.encode_chat([("user", "able about")])]
         assert submission.max_tokens == 9
 
 
 def test_chat_without_a_limit_runs_to_the_end_of_the_context() -> None:
     body = {"messages": [{"role": "user", "content": "able"}]}
     submission = parse_chat(json.dumps(body).encode(), MODEL)
-    assert len(submission.prompt) + submission.max_tokens == MODEL.max_model_len
+    assert len(submission.prompts[0]) + submission.max_tokens == MODEL.max_model_len
 
 
 def test_fields_that_no_server_agrees_on_are_let_through() -> None:
@@ -53,7 +61,12 @@ def test_fields_that_no_server_agrees_on_are_let_through() -> None:
         ({"prompt": 5}, 400, "prompt"),
         ({"prompt": ""}, 200, ""),  # BOS alone is a prompt
         ({"prompt": []}, 400, "empty"),
-        ({"prompt": ["able", "about"]}, 400, "one prompt"),
+        ({"prompt": ["able", []]}, 400, "empty"),
+        ({"prompt": [[1], 2]}, 400, "integers only"),
+        ({"prompt": [[1]] * 1025}, 400, "1024 prompts, not 1025"),
+        ({"n": 1}, 200, ""),
+        ({"priority": 2**63}, 400, "priority"),
+        ({"seed": -(2**63)}, 400, "seed"),
         ({"prompt": [1, "a"]}, 400, "integers only"),
         ({"prompt": [99_999]}, 400, "outside of the vocabulary"),
         ({"prompt": [-1]}, 400, "outside of the vocabulary"),
@@ -87,7 +100,7 @@ def test_wrong_fields_are_named(fields: dict[str, Any], status: int, words: str)
     assert json.loads(caught.value.body())["error"]["message"] == str(caught.value)
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"prompt": "a"', b"\xff"])
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"prompt": "a"', b"\xff", NESTED])
 def test_what_is_not_a_json_object_is_refused(data: bytes) -> None:
     with pytest.raises(ApiError) as caught:
         parse_completion(data, MODEL)
@@ -108,7 +121,7 @@ def test_wrong_messages_are_named(messages: list[Any], words: str) -> None:
 
 
 def new_answer(submission: Submission) -> Answer:
-    return Answer(request_id="r", submission=submission, model="m", created_s=1, text_of=WORDS.detokenizer())
+    return Answer(request_id="r", submission=submission, model="m", created_s=1, new_text=WORDS.detokenizer)
 
 
 def events(data: bytes) -> list[dict[str, Any]]:
@@ -124,7 +137,8 @@ def test_a_completion_stream_is_one_event_a_token(has_usage: bool) -> None:
     answer = new_answer(submission)
     stream = b""
     for token_id, reason in ((1, None), (2, FinishReason.LENGTH)):
-        stream += answer.token_event(answer.take(token_id, reason))
+        answer.choices[0].take(token_id, reason)
+        stream += answer.choices[0].token_event()
     got = events(stream + answer.closing_events())
     assert [e["choices"][0]["text"] for e in got[:2]] == [" abilities", " ability"]
     assert [e["choices"][0]["finish_reason"] for e in got[:2]] == [None, "length"]
@@ -138,12 +152,13 @@ def test_a_completion_stream_is_one_event_a_token(has_usage: bool) -> None:
 def test_a_chat_stream_begins_with_who_speaks() -> None:
     data = json.dumps({"messages": [{"role": "user", "content": "able"}], "max_tokens": 2}).encode()
     answer = new_answer(parse_chat(data, MODEL))
-    got = events(answer.token_event(answer.take(1, FinishReason.LENGTH)) + answer.closing_events())
+    answer.choices[0].take(1, FinishReason.LENGTH)
+    got = events(answer.choices[0].token_event() + answer.closing_events())
     assert [e["choices"][0]["delta"] for e in got] == [
         {"role": "assistant", "content": ""},
         {"content": " abilities"},
     ]
-    body = json.loads(answer.body(FinishReason.LENGTH))
+    body = json.loads(answer.body())
     assert body["choices"][0]["message"] == {"role": "assistant", "content": " abilities"}
     assert body["object"] == "chat.completion"
 
@@ -158,12 +173,13 @@ def test_a_stop_string_ends_the_answer_before_itself() -> None:
     data = completion(stream=True, stop=["ability able", "never"])
     submission = parse_completion(data, MODEL)
     answer = new_answer(submission)
-    stream, reasons = b"", []
+    choice, stream, reasons = answer.choices[0], b"", []
     for token_id in (1, 2, 3):  # abilities, ability, able
-        reasons.append(answer.take(token_id, None))
-        stream += answer.token_event(reasons[-1])
+        choice.take(token_id, None)
+        reasons.append(choice.reason)
+        stream += choice.token_event()
     assert reasons == [None, None, FinishReason.STOP]
     got = events(stream + answer.closing_events())
     assert "".join(event["choices"][0]["text"] for event in got) == " abilities "
     assert got[-1]["choices"][0]["finish_reason"] == "stop"
-    assert json.loads(answer.body(FinishReason.STOP))["choices"][0]["text"] == " abilities "
+    assert json.loads(answer.body())["choices"][0]["text"] == " abilities "

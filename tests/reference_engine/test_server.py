@@ -95,6 +95,25 @@ def test_chat_streams_and_answers_whole(client: httpx.Client) -> None:
     assert whole["usage"]["completion_tokens"] == 5
 
 
+def test_several_prompts_are_answered_side_by_side(client: httpx.Client) -> None:
+    prompts, fields = [[5, 6], [7], [8, 9, 10]], {"max_tokens": 6, "n": 1}
+    alone = [client.post("/v1/completions", json={"prompt": p, **fields}).json() for p in prompts]
+    texts = [answer["choices"][0]["text"] for answer in alone]
+    whole = client.post("/v1/completions", json={"prompt": prompts, **fields}).json()
+    assert [(choice["index"], choice["text"]) for choice in whole["choices"]] == list(enumerate(texts))
+    assert whole["usage"] == {"prompt_tokens": 6, "completion_tokens": 18, "total_tokens": 24}
+    body = {"prompt": prompts, **fields, "stream_options": {"include_usage": True}}
+    *events, usage = stream_events(client, "/v1/completions", body)
+    streamed = ["", "", ""]
+    for event in events:
+        streamed[event["choices"][0]["index"]] += event["choices"][0]["text"]
+    assert streamed == texts
+    assert [event["choices"][0]["finish_reason"] for event in events].count("length") == 3
+    assert usage["usage"] == whole["usage"]
+    words = {"prompt": ["able", "about"], "max_tokens": 2}
+    assert len(client.post("/v1/completions", json=words).json()["choices"]) == 2
+
+
 def test_sampling_repeats_with_its_seed(client: httpx.Client) -> None:
     def answer(**fields: Any) -> str:
         body = {"prompt": TEN_WORDS, "max_tokens": 8, **fields}
