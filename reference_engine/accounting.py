@@ -110,7 +110,7 @@ class Accountant:
     def finish(self, plan: StepPlan, end: int) -> None:
         """Take in that the step of `plan` ended and its tokens are out."""
         ticks, totals = end - self._start, self._totals
-        num_decodes = len(plan.scheduled) - len(plan.prefills)
+        num_decodes = plan.num_decodes
         if num_decodes and num_decodes == len(self._decoding):
             decodes, computed, everything = self._parts
             totals.steps += 1

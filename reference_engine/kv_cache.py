@@ -82,6 +82,11 @@ class BlockPool:
     def give_many(self, blocks: list[int]) -> None:
         """Give up one hold on each."""
         num_holders, key_of, free = self._num_holders, self._key_of, self._free
+        if not key_of:  # nothing is shared
+            free += blocks
+            for block_id in blocks:
+                num_holders[block_id] = 0
+            return
         for block_id in blocks:
             if num_holders[block_id] > 1 or block_id in key_of:
                 self.give(block_id)
@@ -156,6 +161,15 @@ class BlockTables:
             return False
         self.tables[slot, length:needed] = self.pool.take_many(needed - length)
         self._lengths[slot] = needed
+        return True
+
+    def extend(self, slot: int, num_tokens: int) -> bool:
+        """Take one block where the row holds `num_tokens` and no room for another; there must be one."""
+        length = self._lengths[slot]
+        if num_tokens < length * self.block_tokens:
+            return False
+        self.tables[slot, length] = self.pool.take()
+        self._lengths[slot] = length + 1
         return True
 
     def close(self, slot: int) -> None:

@@ -89,7 +89,7 @@ class Scheduler:
                         self._swap_in(plan)
                     case Phase.RUNNING | Phase.DECODES | Phase.PREFILLS:
                         self._advance(phase, plan)
-            if plan.scheduled:
+            if plan.has_work:
                 break
         if plan.blocked is None and len(self.state.waiting):
             plan.blocked = Constraint.POLICY
@@ -117,11 +117,13 @@ class Scheduler:
         return True
 
     def _advance(self, phase: Phase, plan: StepPlan) -> None:
-        if phase is not Phase.PREFILLS and self._advance_all_decodes(plan):
-            return
+        if phase is Phase.PREFILLS or not self._advance_all_decodes(plan):
+            self._advance_each(phase, plan, tuple(self.state.running))
+
+    def _advance_each(self, phase: Phase, plan: StepPlan, residents: tuple[Sequence, ...]) -> None:
         chunk_of, state = self.policy.budget.chunk, self.state
         grow, running, is_any = self.tables.grow, Status.RUNNING, phase is Phase.RUNNING
-        for sequence in tuple(state.running):
+        for sequence in residents:
             if plan.budget <= 0:
                 return
             # An earlier request of this pass may have evicted this one.
@@ -280,6 +282,19 @@ class Scheduler:
 
     def postprocess(self, plan: StepPlan, token_ids: list[int]) -> list[Emission]:
         """Take in what the executor computed; token_ids: one an entry of the plan, -1 where none is due."""
+        emissions = self._take_in(plan, token_ids)
+        self._release_held()
+        if plan.num_decodes:
+            self.last_decode_step = self.num_steps
+        self.num_steps += 1
+        self.state.decodes_since_prefill = (
+            0 if plan.num_prefill_tokens else self.state.decodes_since_prefill + 1
+        )
+        for observer in self.policy.observers:
+            observer.observe(plan, emissions, self.state)
+        return emissions
+
+    def _take_in(self, plan: StepPlan, token_ids: list[int]) -> list[Emission]:
         emissions: list[Emission] = []
         is_sharing, step, decoded_before = self.tables.is_sharing, self.num_steps, self.last_decode_step
         for (sequence, num_tokens), token_id in zip(plan.scheduled, token_ids, strict=True):
@@ -304,15 +319,6 @@ class Scheduler:
             emissions.append(Emission(sequence, token_id, reason))
             if reason is not None:
                 self._retire(sequence, reason)
-        self._release_held()
-        self.num_steps += 1
-        if plan.num_decodes:
-            self.last_decode_step = step
-        self.state.decodes_since_prefill = (
-            0 if plan.num_prefill_tokens else self.state.decodes_since_prefill + 1
-        )
-        for observer in self.policy.observers:
-            observer.observe(plan, emissions, self.state)
         return emissions
 
     def _finish_reason(self, sequence: Sequence, token_id: int) -> FinishReason | None:

@@ -15,17 +15,18 @@ from typing import Literal, Protocol
 
 from reference_engine.account import Account
 from reference_engine.accounting import Accountant
+from reference_engine.cohort import Member
 from reference_engine.config import EngineConfig
 from reference_engine.cost import PS_PER_NS, CostModel
 from reference_engine.door import Door, TurnedAwayError
 from reference_engine.executors.simulated import SimulatedExecutor, VirtualClock, to_ns
-from reference_engine.invariants import InvariantChecker, require
+from reference_engine.invariants import InvariantChecker, InvariantError
 from reference_engine.policies import make_policy
-from reference_engine.scheduler import UnservableError
+from reference_engine.scheduler import Scheduler, UnservableError
 from reference_engine.sequence import FinishReason, Sequence
 from reference_engine.simulation_log import StepRows
-from reference_engine.steady import SteadyScheduler
-from reference_engine.step import StepPlan
+from reference_engine.steady import SteadyScheduler, is_member
+from reference_engine.step import Scheduled, StepPlan
 from workloads.plan import Plan
 
 NEVER_NS = 2**62
@@ -109,7 +110,8 @@ class Simulation:
     ) -> None:
         self.config = config
         self.clock = VirtualClock()
-        self.scheduler = SteadyScheduler(config, make_policy(config))
+        policy = make_policy(config)
+        self.scheduler = SteadyScheduler(config, policy) if is_jumping else Scheduler(config, policy)
         self.num_steps = 0
         self._cost = cost
         self._plan = plan
@@ -118,7 +120,6 @@ class Simulation:
         self._steps = steps
         self._patience = patience or Patience()
         self._delays = delays or Delays()
-        self._is_jumping = is_jumping
         self._executor = SimulatedExecutor(cost, self.clock)
         self._accountant = Accountant(self.scheduler.policy, self.scheduler.state, cost.cost_ps)
         self._door = Door(config.door)
@@ -139,7 +140,7 @@ class Simulation:
             self._let_go()
             self._take_in()
             if self.scheduler.has_work:
-                if self._has_news or not (self._is_jumping and self._jump()):
+                if self._has_news or not self._jump():
                     self._step()
             elif (client_ps := self._next_of_client_ps()) < NEVER_PS:
                 self.clock.now_ps = max(self.clock.now_ps, client_ps)
@@ -188,7 +189,7 @@ class Simulation:
     def _sequence(self, row: int, arrived_ns: int) -> Sequence:
         plan = self._plan
         num_prompt = int(plan.prompt_tokens[row])
-        return Sequence(
+        return Member(
             handle=row,
             request_id=str(row),
             tokens=self._tokens(row, num_prompt) if self.config.is_prefix_shared else [0] * num_prompt,
@@ -267,10 +268,12 @@ class Simulation:
         load = self._accountant.decide(plan, start_ps)
         token_ids = self._executor.compute(plan, load)
         end_ps = self.clock.now_ps
-        require(end_ps > start_ps, "I4 work conservation", f"a step that takes no time: {load}")
+        if end_ps == start_ps:
+            raise InvariantError(f"I4 work conservation: a step that takes no time: {load}")
         for sequence in plan.admitted:
             if sequence.first_scheduled_ns is None:
                 sequence.first_scheduled_ns = to_ns(start_ps)
+        hidden = self._hidden(plan)
         num_finished = scheduler.num_finished
         emissions = scheduler.postprocess(plan, token_ids)
         self._accountant.finish(plan, end_ps)
@@ -283,11 +286,20 @@ class Simulation:
         if self._steps is not None:
             self._steps.add(scheduler, plan, load, start_ps, end_ps)
         if self._checker is not None:
+            plan.scheduled += hidden
             self._checker.check(plan)
+
+    def _hidden(self, plan: StepPlan) -> list[Scheduled]:
+        """List the decodes of the step that it does not list itself, where somebody checks it."""
+        if self._checker is None or not plan.cohort_seqs:
+            return []
+        return [Scheduled(sequence, 1) for sequence in filter(is_member, self.scheduler.state.running)]
 
     def _jump(self) -> bool:
         """Run steady steps up to the next event; False where not one is sure."""
         scheduler, start_ps = self.scheduler, self.clock.now_ps
+        if not isinstance(scheduler, SteadyScheduler):
+            return False
         most, load = scheduler.steady_steps(self._last)
         within_ps = self._next_event_ps() - start_ps
         if most < 1 or within_ps <= 0:

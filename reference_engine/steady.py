@@ -1,23 +1,129 @@
 """A scheduler that can be told what it would decide again and again: many steps at the cost of one.
 
 Between two events nothing changes but the lengths of answers. This decides when that is certain, whatever the
-policy, and takes such steps in together; it makes no decision of its own.
+policy, and takes such steps in together; it makes no decision of its own. Residents that decode are kept as a
+cohort, which moves as one in the steps that a policy decides, too, where they give each its token.
 """
 
 from __future__ import annotations
 
 from itertools import accumulate
 
+from reference_engine.cohort import Cohort, Member
+from reference_engine.config import EngineConfig
+from reference_engine.policies.base import Phase, Policy, Requeue
 from reference_engine.scheduler import STAND_IN, Scheduler
-from reference_engine.sequence import FinishReason, Sequence
+from reference_engine.sequence import FinishReason, Sequence, SpanKind, Status
 from reference_engine.step import Constraint, Emission, Load, StepPlan
 
-NO_LIMIT = 1 << 62
 NOT_STEADY = 0, Load()
 
 
 class SteadyScheduler(Scheduler):
-    """Two more verbs: say how long the steps stay the same, and take them in."""
+    """Two more verbs: say how long the steps stay the same, and take them in. Sequences are Members."""
+
+    def __init__(self, config: EngineConfig, policy: Policy) -> None:
+        super().__init__(config, policy)
+        self.cohort = Cohort(self.tables)
+        self._is_whole = True  # nobody decodes who is not in the cohort
+        self._is_together = False  # the cohort is part of the step being decided
+
+    def schedule(self) -> StepPlan:
+        self._is_together = False
+        plan = super().schedule()
+        if self._is_together:
+            plan.cohort_seqs, plan.cohort_context = self.cohort.size, self.cohort.context
+        return plan
+
+    def _advance(self, phase: Phase, plan: StepPlan) -> None:
+        if phase is Phase.PREFILLS:
+            self._advance_each(phase, plan, tuple(self.state.running))
+        elif self._advance_cohort(phase, plan):
+            if phase is Phase.RUNNING:
+                self._advance_each(phase, plan, tuple(self.state.running[self.cohort.size :]))
+        else:
+            self._dissolve()
+            super()._advance(phase, plan)
+
+    def _advance_cohort(self, phase: Phase, plan: StepPlan) -> bool:
+        """Give every resident that decodes its token, where nothing can run out; False changes nothing."""
+        state, cohort = self.state, self.cohort
+        self._gather()
+        size = cohort.size
+        if not size or plan.has_work or size > plan.budget or state.swapped:
+            return False
+        if cohort.num_blocks_due() > self.tables.pool.num_free:
+            return False
+        if phase is Phase.RUNNING and any(is_member(s) for s in state.running[size:]):
+            return False  # a prompt stands before a decode, and may take its tokens
+        cohort.take_blocks(1)
+        plan.num_decodes = size
+        plan.budget -= size
+        self._is_together = True
+        return True
+
+    def _gather(self) -> None:
+        """Make everybody who decodes a member."""
+        if not self._is_whole:
+            for sequence in self.state.running:
+                self._join(sequence)
+            self._is_whole = True
+
+    def _join(self, sequence: Sequence) -> None:
+        assert isinstance(sequence, Member)
+        if sequence.cohort is None and sequence.status is Status.RUNNING and sequence.is_decoding:
+            self.cohort.join(sequence)
+
+    def _dissolve(self) -> None:
+        if self.cohort.size:
+            for sequence in self.state.running:
+                self._part(sequence)
+        self._is_whole = False
+
+    def _part(self, sequence: Sequence) -> None:
+        if is_member(sequence):
+            assert isinstance(sequence, Member)
+            self.cohort.leave(sequence)
+
+    def _evict(self, victim: Sequence, plan: StepPlan, requeue: Requeue, why: SpanKind) -> None:
+        if is_member(victim):
+            self._part(victim)
+            if self._is_together:
+                plan.num_decodes -= 1
+                plan.budget += 1
+        super()._evict(victim, plan, requeue, why)
+
+    def _leave(self, sequence: Sequence) -> None:
+        self._part(sequence)
+        super()._leave(sequence)
+
+    def _retire(self, sequence: Sequence, reason: FinishReason) -> None:
+        self._part(sequence)
+        super()._retire(sequence, reason)
+
+    def _take_in(self, plan: StepPlan, token_ids: list[int]) -> list[Emission]:
+        emissions = []
+        if self._is_together:
+            members = tuple(filter(is_member, self.state.running)) if self.policy.observers else ()
+            ended = self._advance_members(1)
+            for sequence in ended:
+                self._retire(sequence, FinishReason.LENGTH)
+            emissions = [Emission(s, STAND_IN, s.finish_reason) for s in members or ended]
+        emissions += super()._take_in(plan, token_ids)
+        for sequence, _ in plan.scheduled:
+            self._join(sequence)
+        return emissions
+
+    def _advance_members(self, num_steps: int) -> list[Sequence]:
+        """Let the cohort decode; return who ended, in order of admission."""
+        running, tables = self.state.running, self.tables
+        ended: list[Sequence] = [*self.cohort.advance(num_steps, self.num_steps, self.last_decode_step)]
+        if tables.is_sharing:
+            for sequence in filter(is_member, running):
+                tables.learn(sequence.slot, sequence.tokens, sequence.num_computed)
+        if len(ended) > 1:
+            ended.sort(key=running.index)
+        return ended
 
     def steady_steps(self, last: StepPlan) -> tuple[int, Load]:
         """Return for how many steps after `last` it is certain that every resident computes one token.
@@ -32,18 +138,13 @@ class SteadyScheduler(Scheduler):
         if state.swapped or not num_running or num_running > self.policy.step_tokens:
             return NOT_STEADY
         if len(state.waiting):
-            has_left = len(last.scheduled) != num_running
+            has_left = last.num_decodes + len(last.prefills) != num_running
             if has_left or last.prefills or last.preempted or not self._is_lasting(last.blocked):
                 return NOT_STEADY
-        steps, context = NO_LIMIT, num_running
-        for sequence in state.running:
-            num_tokens, num_computed = len(sequence.tokens), sequence.num_computed
-            if num_tokens - num_computed != 1 or num_tokens == sequence.num_prompt:
-                return NOT_STEADY
-            context += num_computed
-            left = sequence.num_prompt + sequence.max_tokens - num_tokens
-            if left < steps:
-                steps = left
+        self._gather()
+        if self.cohort.size != num_running:
+            return NOT_STEADY
+        steps, context = self.cohort.steps_to_end(), self.cohort.context + num_running
         while steps > 0 and self._blocks_for_steps(steps) > self.tables.pool.num_free:
             steps //= 2
         if self.policy.is_padded:
@@ -79,27 +180,11 @@ class SteadyScheduler(Scheduler):
 
         Returns those who end with the last, and the blocks taken up to each.
         """
-        tables, stand_ins = self.tables, [STAND_IN] * num_steps
-        ended: list[Sequence] = []
-        taken, size = [0] * num_steps, self.config.block_tokens
-        residents = tuple(self.state.running)
-        first, last, decoded_before = self.num_steps, self.num_steps + num_steps - 1, self.last_decode_step
-        for sequence in residents:
-            sequence.note_decodes(first, last, num_steps, decoded_before)
-            before, tokens = sequence.num_computed, sequence.tokens
-            computed = before + num_steps
-            if before % size + num_steps > size or before % size == 0:
-                for i in range(tables.num_blocks_of(sequence.slot) * size - before, num_steps, size):
-                    taken[i] += 1
-                has_room = tables.grow(sequence.slot, computed)
-                assert has_room, f"{sequence} ran out of memory in a steady step"
-            tokens += stand_ins
-            sequence.num_computed = sequence.high_water = computed
-            if tables.is_sharing:
-                tables.learn(sequence.slot, tokens, computed)
-            if len(tokens) - sequence.num_prompt == sequence.max_tokens:
-                ended.append(sequence)
-        self.num_steps, self.last_decode_step = last + 1, last
+        residents = tuple(self.state.running) if self.policy.observers else ()
+        taken = self.cohort.take_blocks(num_steps)
+        ended = self._advance_members(num_steps)
+        self.num_steps += num_steps
+        self.last_decode_step = self.num_steps - 1
         self.state.decodes_since_prefill += num_steps
         if self.policy.observers:
             self._observe_steady(residents, num_steps - 1)
@@ -116,3 +201,8 @@ class SteadyScheduler(Scheduler):
         for _ in range(num_steps):
             for observer in self.policy.observers:
                 observer.observe(plan, emissions, self.state)
+
+
+def is_member(sequence: Sequence) -> bool:
+    """Say whether a sequence moves with the cohort."""
+    return isinstance(sequence, Member) and sequence.cohort is not None

@@ -62,7 +62,8 @@ class StepPlan:
     prefills: the entries of `scheduled` that are not decodes. admitted: who became resident, new or back.
     padding: finished requests whose rows are computed all the same. swap_out, swap_in: (from, to) block pairs
     to copy before anything is computed, device to host and host to device. blocked: what kept the first
-    waiting request out, None where nobody was kept out; all behind it wait for their turn.
+    waiting request out, None where nobody was kept out; all behind it wait for their turn. cohort_seqs,
+    cohort_context: decodes that are not listed in `scheduled`, and the tokens that they have computed.
     """
 
     budget: int
@@ -76,6 +77,12 @@ class StepPlan:
     blocked: Constraint | None = None
     num_decodes: int = 0
     num_prefill_tokens: int = 0
+    cohort_seqs: int = 0
+    cohort_context: int = 0
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.num_decodes or self.prefills)
 
     def include(self, sequence: Sequence, num_tokens: int) -> None:
         entry = Scheduled(sequence, num_tokens)
@@ -102,15 +109,14 @@ class StepPlan:
 
     def load(self) -> Load:
         """Return how much the step computes, as things stand before it; padding counts as decodes."""
-        num_decodes = len(self.scheduled) + len(self.padding) - len(self.prefills)
-        context = num_decodes
-        for sequence, _ in self.scheduled:
-            context += sequence.num_computed
-        for sequence, _ in self.padding:
-            context += sequence.num_computed
-        pairs = 0
+        num_decodes = len(self.scheduled) + len(self.padding) - len(self.prefills) + self.cohort_seqs
+        context, pairs = num_decodes + self.cohort_context, 0
+        if len(self.scheduled) > len(self.prefills):
+            context += sum(sequence.num_computed for sequence, _ in self.scheduled)
+            context -= sum(sequence.num_computed for sequence, _ in self.prefills)
+        if self.padding:
+            context += sum(sequence.num_computed for sequence, _ in self.padding)
         for sequence, num_tokens in self.prefills:
-            context -= sequence.num_computed
             pairs += pairs_of(sequence.num_computed, num_tokens)
         return Load(
             num_decodes,
