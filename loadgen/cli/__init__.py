@@ -14,7 +14,20 @@ from typing import Any, NoReturn
 
 import typer
 
-from loadgen.cli import capacity, check, compare, doctor, report, run, runs, serve, simulate, sweep, workload
+from loadgen.cli import (
+    capacity,
+    check,
+    compare,
+    doctor,
+    report,
+    run,
+    runs,
+    serve,
+    simulate,
+    study,
+    sweep,
+    workload,
+)
 from loadgen.errors import EXIT_INTERRUPTED, EXIT_USAGE, BenchError
 
 WrongUsage: type[Exception] = typer.BadParameter.__mro__[1]  # typer carries its own copy of click
@@ -34,6 +47,7 @@ app.command("sweep")(sweep.sweep)
 app.command("capacity")(capacity.capacity)
 app.command("compare")(compare.compare)
 app.command("check")(check.check)
+app.command("study")(study.study)
 app.command("report")(report.report)
 app.add_typer(workload.app, name="workload")
 app.add_typer(runs.app, name="runs")
