@@ -25,7 +25,7 @@ def describe_environment() -> dict[str, Any]:
             "architecture": platform.machine(),
             "cpu_model": _cpu_model(),
             "num_cpus": os.cpu_count(),
-            "num_usable_cpus": _num_usable_cpus(),
+            "num_usable_cpus": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
             "cpu_governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
             "memory_bytes": _memory_bytes(),
             "is_container": Path("/.dockerenv").exists() or Path("/run/.containerenv").exists(),
@@ -66,10 +66,6 @@ def _cpu_model() -> str | None:
         if line.startswith(("model name", "Model")):
             return line.partition(":")[2].strip() or None
     return platform.processor() or None
-
-
-def _num_usable_cpus() -> int | None:
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
 
 
 def _memory_bytes() -> int | None:

@@ -55,7 +55,7 @@ class PlanRow:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Answer:
+class Reading:
     """What the bytes of one exchange say; filled while they are read.
 
     facts, chunks, lasts: of each event, the index of the chunk that completed it, and whether nothing came
@@ -83,7 +83,7 @@ class _Answer:
 
 def to_record(exchange: Exchange, endpoint: Endpoint, *, epoch_ns: int, row: PlanRow) -> RequestRecord:
     """Decide what became of a request. epoch_ns: the run's start, from which a record's instants count."""
-    answer = _read(exchange, endpoint)
+    answer = read_answer(exchange, endpoint)
     count = count_tokens(answer.facts, endpoint.token_events) if answer.facts else _NO_TOKENS
     if answer.body_end_chunk is not None:
         total = answer.usage.completion_tokens if answer.usage else None
@@ -146,8 +146,9 @@ def _from_event_start(chunks: Sequence[bytes], start_index: int, event_end: re.P
     return b"".join([*reversed(tail), *chunks[start_index:]])
 
 
-def _read(exchange: Exchange, endpoint: Endpoint) -> _Answer:
-    answer = _Answer()
+def read_answer(exchange: Exchange, endpoint: Endpoint) -> Reading:
+    """Take the events, or the body, out of what came back."""
+    answer = Reading()
     try:
         answer.response = _response(exchange)
     except IncompleteHeadError:
@@ -198,7 +199,7 @@ def _is_json(body: Sequence[tuple[bytes, int]]) -> bool:
     return False
 
 
-def _read_body(response: Response, endpoint: Endpoint, answer: _Answer) -> None:
+def _read_body(response: Response, endpoint: Endpoint, answer: Reading) -> None:
     answer.body_end_chunk = response.body[-1][1]
     if not response.is_complete and not response.is_until_close:
         return
@@ -209,7 +210,7 @@ def _read_body(response: Response, endpoint: Endpoint, answer: _Answer) -> None:
             answer.malformed = str(exc)
 
 
-def _read_events(response: Response, endpoint: Endpoint, answer: _Answer) -> None:
+def _read_events(response: Response, endpoint: Endpoint, answer: Reading) -> None:
     is_lines = endpoint.framing is Framing.LINES
     events, answer.pending = (parse_lines if is_lines else parse_events)(response.body)
     for event, chunk, is_last in events:
@@ -245,7 +246,7 @@ def _facts(event: SseEvent, endpoint: Endpoint) -> ChunkFacts:
 
 
 def _decide(
-    exchange: Exchange, answer: _Answer, count: TokenCount, row: PlanRow
+    exchange: Exchange, answer: Reading, count: TokenCount, row: PlanRow
 ) -> tuple[Outcome, str | None]:
     """Return the outcome and the words for it; words of an `ok` are a note on how its connection ended."""
     ended = exchange.ended
@@ -275,7 +276,7 @@ def _decide(
     return outcome, (exchange.error or words) + _how_far(answer, count)
 
 
-def _how_far(answer: _Answer, count: TokenCount) -> str:
+def _how_far(answer: Reading, count: TokenCount) -> str:
     words = f" ({len(count.events)} token events"
     if answer.is_done:
         words += ", then [DONE]"
@@ -297,7 +298,7 @@ def _status_words(response: Response) -> str:
 
 
 def _stamp(
-    record: RequestRecord, exchange: Exchange, answer: _Answer, count: TokenCount, epoch_ns: int
+    record: RequestRecord, exchange: Exchange, answer: Reading, count: TokenCount, epoch_ns: int
 ) -> None:
     """Fill in when things happened, as offsets from the run's start."""
     stamps, response = exchange.stamps, answer.response
@@ -327,7 +328,7 @@ def _stamp(
         record.last_token_ns = stamps[answer.body_end_chunk] - epoch_ns
 
 
-def _lower_ns(exchange: Exchange, answer: _Answer, event: int) -> int:
+def _lower_ns(exchange: Exchange, answer: Reading, event: int) -> int:
     """The earliest that an event can have come.
 
     A stamp is that of the last bytes of its chunk. Where two reads share one (the kernel merges segments and

@@ -18,11 +18,12 @@ from typing import Any
 
 import httpx
 
-from loadgen.endpoints.base import ChunkFacts, Endpoint, EndpointDataError, Framing, Usage
+from loadgen.endpoints.base import ChunkFacts, Endpoint, Usage
 from loadgen.endpoints.errors import error_text
 from loadgen.errors import TargetError
+from loadgen.interpret import read_answer
 from loadgen.redaction import redact
-from loadgen.sse import parse_events, parse_lines
+from loadgen.transport.base import End, Exchange
 
 NUM_TRIES = 3
 TRY_TIMEOUT_S = 2.0  # to connect, and between two reads
@@ -183,21 +184,14 @@ class Prober:
             raise KeyboardInterrupt
 
     def _read(self, answer: Answer, endpoint: Endpoint) -> None:
-        pieces = [(answer.body, 0)]
-        try:
-            if endpoint.framing is Framing.LINES:
-                answer.facts = [endpoint.interpret(event.data) for event, _, _ in parse_lines(pieces)[0]]
-            elif "event-stream" in answer.content_type:
-                answer.facts = _event_facts(pieces, endpoint)
-            else:
-                answer.facts = [endpoint.interpret(answer.body)]
-        except EndpointDataError as exc:
-            answer.error = str(exc)
-        for fact in answer.facts:
-            answer.finish_reason = fact.finish_reason or answer.finish_reason
-            answer.usage = answer.usage.updated(fact.usage) if answer.usage else fact.usage
-            if fact.error:
-                answer.error = redact(fact.error, self._secrets)
+        exchange = Exchange(
+            index=0, request_id="", scheduled_ns=0, framed=False, status=200, ended=End.COMPLETE
+        )
+        exchange.headers, exchange.chunks = {"content-type": answer.content_type}, [answer.body]
+        read = read_answer(exchange, endpoint)
+        answer.facts, answer.usage, answer.finish_reason = read.facts, read.usage, read.finish_reason
+        if error := read.error or read.malformed:
+            answer.error = redact(error, self._secrets)
 
 
 def models_in(answer: Answer) -> list[dict[str, Any]] | None:
@@ -233,17 +227,6 @@ def _skew_s(date: str | None) -> float | None:
         return parsedate_to_datetime(date).timestamp() - time.time() if date else None
     except ValueError:
         return None
-
-
-def _event_facts(pieces: list[tuple[bytes, int]], endpoint: Endpoint) -> list[ChunkFacts]:
-    facts = []
-    for event, _, _ in parse_events(pieces)[0]:
-        try:
-            facts.append(endpoint.interpret(event.data))
-        except EndpointDataError:
-            if event.event in (None, "message"):
-                raise
-    return facts
 
 
 def connect_words(url: str, reason: str) -> str:

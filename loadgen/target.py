@@ -86,10 +86,7 @@ class ServerProcess:
             more = os.read(self._ready_fd, 65536)
             if not more:
                 self._process.wait(timeout=STOP_TIMEOUT_S)
-                raise TargetError(
-                    f"the server ended with code {self._process.returncode} before it was ready: "
-                    f"{self.last_words()}"
-                )
+                raise self._ended_early()
             said += more
         self.facts = json.loads(said)
         return self.facts
@@ -109,10 +106,7 @@ class ServerProcess:
         with httpx.Client(headers=headers, timeout=2.0, verify=False, trust_env=False) as client:
             while stop is None or not stop.is_set():
                 if not self.is_alive():
-                    raise TargetError(
-                        f"the server ended with code {self._process.returncode} before it was ready: "
-                        f"{self.last_words()}"
-                    )
+                    raise self._ended_early()
                 try:
                     if client.get(url).status_code < 400:
                         return
@@ -122,6 +116,10 @@ class ServerProcess:
                     said = self.last_words()
                     raise TargetError(f"{url} was not ready after {timeout_s:g} s; its last words: {said}")
                 time.sleep(POLL_S)
+
+    def _ended_early(self) -> TargetError:
+        code = self._process.returncode
+        return TargetError(f"the server ended with code {code} before it was ready: {self.last_words()}")
 
     def last_words(self) -> str:
         """Return the last line that the server printed, for a message."""

@@ -223,8 +223,16 @@ def show_preflight(target: OpenedTarget) -> None:
 
 @contextmanager
 def _watched(server: ServerProcess, stop: threading.Event) -> Iterator[None]:
+    """Set `stop` where the server dies."""
     over = threading.Event()
-    watcher = threading.Thread(target=_stop_when_dead, args=(server, stop, over), daemon=True)
+
+    def watch() -> None:
+        while not over.wait(0.2):
+            if not server.is_alive():
+                stop.set()
+                return
+
+    watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
         yield
@@ -272,13 +280,6 @@ def _started(
         log.write_text(redact(said, secrets), encoding="utf-8", errors="surrogateescape")
 
 
-def _stop_when_dead(server: ServerProcess, stop: threading.Event, over: threading.Event) -> None:
-    while not over.wait(0.2):
-        if not server.is_alive():
-            stop.set()
-            return
-
-
 @contextmanager
 def _reference_engine(
     options: RunOptions, folder: Path, stop: threading.Event
@@ -301,7 +302,9 @@ def _reference_engine(
 
 def _split_cpus() -> tuple[int | None, tuple[int, ...] | None]:
     """Give the engine's steps a core of their own; with a single core there is nothing to split."""
-    cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    from loadgen.drive.limits import usable_cpus
+
+    cpus = usable_cpus() if hasattr(os, "sched_setaffinity") else []
     return (cpus[-1], tuple(cpus[:-1])) if len(cpus) > 1 else (None, None)
 
 

@@ -34,14 +34,6 @@ class _Usage(msgspec.Struct, gc=False):
     prompt_tokens_details: _PromptDetails | None = None
 
 
-class _Timings(msgspec.Struct, gc=False):
-    """llama.cpp's own account of a request; `prompt_n` leaves out what the cache held."""
-
-    cache_n: int = 0
-    prompt_n: int | None = None
-    predicted_n: int | None = None
-
-
 class _Message(msgspec.Struct, gc=False):
     role: str | None = None
     content: str | None = None
@@ -63,7 +55,7 @@ class _Choice(msgspec.Struct, gc=False):
 class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice]
     usage: _Usage | None = None
-    timings: _Timings | None = None
+    timings: msgspec.Raw | None = None
     error: msgspec.Raw | None = None
 
 
@@ -93,7 +85,7 @@ class _OpenAi(msgspec.Struct, frozen=True, kw_only=True):
             chunk = _decode_chunk(data)
         except (msgspec.MsgspecError, RecursionError):
             return _untyped_facts(data)
-        if len(chunk.choices) != 1 or chunk.error is not None:
+        if len(chunk.choices) != 1 or chunk.error is not None or chunk.timings is not None:
             return _untyped_facts(data)
         return _typed_facts(chunk)
 
@@ -155,8 +147,10 @@ def _typed_facts(chunk: _Chunk) -> ChunkFacts:
         is_content = is_content or (message.content is not None and message.role is None)
     num_tokens = len(choice.token_ids) if choice.token_ids else None
     usage = None
-    if chunk.usage is not None or chunk.timings is not None:
-        usage = _typed_usage(chunk.usage, chunk.timings)
+    if chunk.usage is not None:
+        details = chunk.usage.prompt_tokens_details
+        cached = details.cached_tokens if details is not None else None
+        usage = fields.usage(chunk.usage.prompt_tokens, chunk.usage.completion_tokens, cached)
     is_token = has_answer or has_thought or num_tokens is not None
     return ChunkFacts(
         num_tokens,
@@ -166,16 +160,6 @@ def _typed_facts(chunk: _Chunk) -> ChunkFacts:
         usage,
         is_reasoning=has_thought and not has_answer,
     )
-
-
-def _typed_usage(usage: _Usage | None, timings: _Timings | None) -> Usage | None:
-    if usage is not None:
-        details = usage.prompt_tokens_details
-        cached = details.cached_tokens if details is not None else None
-        return fields.usage(usage.prompt_tokens, usage.completion_tokens, cached)
-    assert timings is not None
-    prompt = None if timings.prompt_n is None else timings.prompt_n + timings.cache_n
-    return fields.usage(prompt, timings.predicted_n, timings.cache_n)
 
 
 def _untyped_facts(data: bytes) -> ChunkFacts:
@@ -246,7 +230,8 @@ def _untyped_usage(usage: object, timings: object) -> Usage | None:
         cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
         return fields.usage(usage.get("prompt_tokens"), usage.get("completion_tokens"), cached)
     if isinstance(timings, Mapping):
-        cached, rest = fields.count(timings.get("cache_n")), fields.count(timings.get("prompt_n"))
+        # `prompt_n` leaves out what the cache held
+        cached, rest = fields.count(timings.get("cache_n", 0)), fields.count(timings.get("prompt_n"))
         prompt = None if rest is None else rest + (cached or 0)
         return fields.usage(prompt, timings.get("predicted_n"), cached)
     return None
