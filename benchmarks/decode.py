@@ -33,7 +33,7 @@ from reference_engine.attention.ragged import (
 from reference_engine.config import ConfigError, Device, EngineConfig
 from reference_engine.devices import DEFAULT_MODELS, choose_device
 from reference_engine.executors.batch import Batch
-from reference_engine.executors.device import capture_graph, send, size_of
+from reference_engine.executors.device import GraphCapture, send, size_of
 from reference_engine.executors.torch import Forward, load_decoder, make_forward, tokens_that_fit
 from reference_engine.kv_cache import BlockPool, BlockTables
 from reference_engine.model import Decoder
@@ -132,7 +132,7 @@ class Curve:
         def attend_all() -> Tensor:
             return [attention.attend(layer, query, key_value) for layer in range(shape.layers)][-1]
 
-        return capture_graph(attend_all)
+        return GraphCapture()(attend_all)
 
     def _ragged(self, batch: Batch, pages: Pages) -> RaggedAttention:
         from reference_engine.attention.kernels import attend_tiles

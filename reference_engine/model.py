@@ -112,6 +112,7 @@ class Decoder:
     def __init__(self, shape: ModelShape, weights: Weights, max_positions: int) -> None:
         self.shape = shape
         self.weights = weights
+        self.max_positions = max_positions
         device = weights.embedding.device
         self._unit_rows = make_unit_rows(shape, weights.embedding.dtype, device)
         self._rope = rope_table(shape.rope, shape.head_dim, max_positions).to(device)

@@ -45,9 +45,9 @@ def _attend(
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     num_kv_heads, num_splits = tl.num_programs(1), tl.num_programs(2)
     table = tables + tl.load(spans + tile * 4)
-    first_row = tl.load(spans + tile * 4 + 1)
-    first_position = tl.load(spans + tile * 4 + 2)
-    num_rows = tl.load(spans + tile * 4 + 3)
+    first_row = tl.load(spans + tile * 4 + 1).to(tl.int32)
+    first_position = tl.load(spans + tile * 4 + 2).to(tl.int32)
+    num_rows = tl.load(spans + tile * 4 + 3).to(tl.int32)
 
     folded = tl.arange(0, BLOCK_ROWS)
     row, head = folded // GROUP, kv_head * GROUP + folded % GROUP
@@ -75,8 +75,8 @@ def _attend(
         token = at + tl.arange(0, BLOCK_TOKENS)
         is_token = token < last
         block = tl.load(table + token // PAGE, mask=is_token, other=0)
-        # 64 bits: the pages of a layer may hold more than 2^31 numbers.
-        key_at = (block.to(tl.int64) * PAGE + token % PAGE) * (2 * kv_width) + kv_head * HEAD_DIM
+        # `block` has 64 bits: the pages of a layer may hold more than 2^31 numbers.
+        key_at = (block * PAGE + token % PAGE) * (2 * kv_width) + kv_head * HEAD_DIM
         is_read = is_token[:, None] & is_dim[None, :]
         k = tl.load(pages + key_at[:, None] + dim[None, :], mask=is_read, other=0.0)
         v = tl.load(pages + key_at[:, None] + kv_width + dim[None, :], mask=is_read, other=0.0)

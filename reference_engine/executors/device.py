@@ -2,7 +2,7 @@
 
 A graph is captured for each of some batch sizes, over arrays at fixed places; a smaller batch is padded with
 rows that read nothing and write to a block of their own. Nothing here waits for the device: the executor
-does, once a step, when it asks for the token ids. Only `capture_graph` is bound to CUDA: tests run the same
+does, once a step, when it asks for the token ids. Only `GraphCapture` is bound to CUDA: tests run the same
 code on a CPU with `call_again` in its place.
 """
 
@@ -70,26 +70,32 @@ def graph_sizes(max_batch: int) -> list[int]:
 
 
 def call_again(compute: Compute) -> Compute:
-    """Stand in for `capture_graph` where there is no CUDA."""
+    """Stand in for `GraphCapture` where there is no CUDA."""
     return compute
 
 
-def capture_graph(compute: Compute) -> Compute:
-    """Record what `compute` launches; the result replays it and returns the tensor that it wrote then."""
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        compute()  # libraries and kernels set themselves up, which must not be recorded
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        output = compute()
+class GraphCapture:
+    """Records what a computation launches, to be replayed; all graphs share one pool, for only one runs."""
 
-    def replay() -> Tensor:
-        graph.replay()
-        return output
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
 
-    return replay
+    def __call__(self, compute: Compute) -> Compute:
+        """Return what replays `compute` and returns the tensor that it wrote when it was recorded."""
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            compute()  # libraries and kernels set themselves up, which must not be recorded
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            output = compute()
+
+        def replay() -> Tensor:
+            graph.replay()
+            return output
+
+        return replay
 
 
 class DeviceForward:
@@ -122,16 +128,20 @@ class DeviceForward:
         for size in reversed(self._sizes):
             self._decode(blank_batch(0, 1, 0).padded(size, self._scratch))
         shape, num_tiles = self._decoder.shape, 1
+        count = min(rows_of_tile(shape), self._decoder.max_positions)
         while num_splits(num_tiles, shape.kv_heads, 1) > 1:
-            self.forward(blank_batch(num_tiles, rows_of_tile(shape), self._scratch))
+            self._mixed(blank_batch(num_tiles, count, self._scratch))
             num_tiles *= 2
-        self.forward(blank_batch(num_tiles, rows_of_tile(shape), self._scratch))
+        self._mixed(blank_batch(num_tiles, count, self._scratch))
 
     def forward(self, batch: Batch) -> Tensor:
         """Return logits [len(emit_rows), output ids], on the device and perhaps not computed yet."""
         if batch.is_decode:
             size = next(size for size in self._sizes if size >= len(batch.starts))
             return self._decode(batch.padded(size, self._scratch))[: len(batch.starts)]
+        return self._mixed(batch)
+
+    def _mixed(self, batch: Batch) -> Tensor:
         parts = self._parts(batch)
         return self._compute(self._send(batch, parts, self._make_room(size_of(parts))))
 

@@ -17,7 +17,7 @@ from reference_engine.attention.paged import PagedAttention
 from reference_engine.attention.pages import Pages
 from reference_engine.config import EngineConfig
 from reference_engine.executors.batch import Batch, blank_batch
-from reference_engine.executors.device import DeviceForward, capture_graph
+from reference_engine.executors.device import DeviceForward, GraphCapture
 from reference_engine.kv_cache import BlockTables
 from reference_engine.model import Decoder
 from reference_engine.model_info import describe_model
@@ -54,7 +54,7 @@ class HostForward:
         self._max_batch = max_batch
 
     def warm_up(self) -> None:
-        for num_sequences, count in ((1, 1), (self._max_batch, 1), (1, 64)):
+        for num_sequences, count in ((1, 1), (self._max_batch, 1), (1, min(64, self._decoder.max_positions))):
             self.forward(blank_batch(num_sequences, count, 0))
 
     def forward(self, batch: Batch) -> Tensor:
@@ -183,7 +183,7 @@ def make_forward(config: EngineConfig, decoder: Decoder, tables: BlockTables) ->
         max_batch=max_batch,
         max_blocks=max_blocks,
         attend_tiles=attend_tiles,
-        capture=capture_graph,
+        capture=GraphCapture(),
     )
 
 
