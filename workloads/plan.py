@@ -135,5 +135,17 @@ def take_ragged(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Give the values of these rows, one row after the other, and their offsets."""
     widths = np.diff(offsets)[rows]
-    ends = np.append(0, np.cumsum(widths))
-    return values[np.arange(ends[-1]) + np.repeat(offsets[rows] - ends[:-1], widths)], ends
+    return values[write_out(offsets[rows], widths)], np.append(0, np.cumsum(widths))
+
+
+def write_out(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Write runs out: counts[i] numbers from starts[i] on, one run after the other; in one array's memory."""
+    starts, counts = starts[counts > 0], counts[counts > 0]
+    numbers = np.ones(int(counts.sum()), np.int64)
+    if len(starts):
+        lasts = starts + counts - 1
+        numbers[np.cumsum(counts) - counts] = starts - np.append(
+            0, lasts[:-1]
+        )  # the step from one run to the next
+        np.cumsum(numbers, out=numbers)
+    return numbers

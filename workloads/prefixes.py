@@ -17,6 +17,7 @@ from workloads.errors import WorkloadError
 from workloads.expression import Expression, parse
 from workloads.laws import Law, to_tokens
 from workloads.lengths import law_of_value
+from workloads.plan import write_out
 from workloads.streams import Streams
 
 BLOCK_TOKENS = 16
@@ -75,12 +76,8 @@ class Drawn:
 
     def blocks(self) -> tuple[Ints, Ints]:
         """Write the runs out: all ids, one row after the other, and the offsets of the rows."""
-        counts = self.counts.ravel()
-        ends = np.cumsum(counts)
-        total = ends[-1] if len(ends) else 0
-        ids = np.repeat(self.starts.ravel() - (ends - counts), counts)
-        ids += np.arange(total)
-        return ids, np.append(0, np.cumsum(self.num_blocks))
+        offsets = np.append(0, np.cumsum(self.num_blocks))
+        return write_out(self.starts.ravel(), self.counts.ravel()), offsets
 
 
 def no_prefix(n: int) -> Drawn:
