@@ -36,7 +36,7 @@ from reference_engine.policies.base import Policy, State
 from reference_engine.sequence import Sequence, Status
 from reference_engine.step import Load, StepPlan, pairs_of
 
-MAX_STEP_ENDS = 1 << 16
+MAX_STEP_ENDS = 1 << 12
 
 
 class Accountant:
