@@ -22,6 +22,7 @@ from reference_engine.attention.paged import PagedAttention
 from reference_engine.attention.pages import Pages
 from reference_engine.config import EngineConfig, ModelShape
 from reference_engine.engine_process import build_engine
+from reference_engine.executors.torch import load_decoder
 from reference_engine.model_info import describe_model
 from reference_engine.sequence import Sequence
 
@@ -96,11 +97,9 @@ def measure_attention(shape: ModelShape, batch: int) -> float:
 
 def measure_curve(model: str) -> Iterator[dict[str, Any]]:
     """Yield a point of the curve for each batch."""
-    info = describe_model(model)
-    shape = info.shape
-    projections = shape.hidden * shape.head_dim * (2 * shape.heads + 2 * shape.kv_heads)
-    per_layer = projections + 3 * shape.hidden * shape.intermediate
-    weight_bytes = NUM_BYTES * (shape.layers * per_layer + shape.hidden * info.num_ids)
+    shape, weights = describe_model(model).shape, load_decoder(EngineConfig(model=model)).weights
+    parts = [(layer.qkv, layer.attention_out, layer.gate_up, layer.down) for layer in weights.layers]
+    weight_bytes = sum(matrix.nbytes for layer in parts for matrix in layer) + weights.head.nbytes
     context_bytes = NUM_BYTES * CONTEXT * shape.layers * 2 * shape.kv_heads * shape.head_dim
     for batch, step_s in zip(BATCHES, measure_steps(model), strict=True):
         yield {

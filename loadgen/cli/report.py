@@ -51,6 +51,11 @@ def report(
 
         typer.echo(write(output or folder / "report.md", render_comparison_markdown(folder).encode()))
         return
+    if file_format is ReportFormat.MD and (folder / "study.json").exists():
+        from reports.study import render_study_markdown
+
+        typer.echo(write(output or folder / "report.md", render_study_markdown(folder)))
+        return
     if not is_run and file_format is not ReportFormat.HTML and folder.is_dir():
         raise UsageError(f"--format {file_format.value} is for one run; {folder} is a folder of several")
     from reports.series import render_series
