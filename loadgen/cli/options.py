@@ -103,7 +103,6 @@ def _above_zero(text: str) -> float:
 
 Texts = list[str]
 TIME = _typed(parse_duration)
-COUNT = _typed(parse_count)
 METAVARS = {
     parse_duration: "TIME",
     _above_zero: "TIME",

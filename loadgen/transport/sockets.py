@@ -51,10 +51,6 @@ class Target:
         default_port = 443 if self.scheme == "https" else 80
         return host if self.port == default_port else f"{host}:{self.port}"
 
-    @property
-    def is_loopback(self) -> bool:
-        return self.address[0] == "::1" or self.address[0].startswith("127.")
-
     def path(self, endpoint_path: str) -> str:
         """Join the URL's own path and the endpoint's; a base that ends in /v1 does not double it."""
         prefix = self.prefix
