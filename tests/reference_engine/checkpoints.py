@@ -16,7 +16,7 @@ with warnings.catch_warnings():
 
 SMALL: dict[str, Any] = {
     "vocab_size": 300,
-    "hidden_size": 48,
+    "hidden_size": 96,
     "intermediate_size": 80,
     "num_hidden_layers": 3,
     "num_attention_heads": 6,
@@ -36,13 +36,13 @@ LLAMA3 = {
 }
 YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 8.0, "original_max_position_embeddings": 32}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("Llama", {"hidden_size": 96, "head_dim": 16}),
+    "llama": ("Llama", {}),
     "llama3-bias": ("Llama", {"rope_parameters": LLAMA3, "attention_bias": True}),
     "llama-linear": ("Llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 5e3, "factor": 4.0}}),
     "llama-yarn": ("Llama", {"rope_parameters": YARN, "num_key_value_heads": 6}),
     "qwen2-tied": ("Qwen2", {"tie_word_embeddings": True}),
     "qwen2-window": ("Qwen2", {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}),
-    "qwen3": ("Qwen3", {"head_dim": 16}),
+    "qwen3": ("Qwen3", {"head_dim": 32}),
     "mistral-window": ("Mistral", {"sliding_window": 9}),
 }
 

@@ -13,7 +13,7 @@ import torch
 
 from reference_engine.attention.paged import PagedAttention
 from reference_engine.attention.pages import Pages
-from reference_engine.config import ConfigError, EngineConfig
+from reference_engine.config import ConfigError, Device, EngineConfig
 from reference_engine.engine_process import build_engine
 from reference_engine.model import Decoder
 from reference_engine.model_info import describe_model
@@ -24,6 +24,9 @@ from tests.reference_engine.stub import answer_of, make_sequence, run_to_end
 
 PAGE, NUM_PAGES = 4, 32
 NUM_TOKENS = 60
+TOKEN_IDS: list[int] = np.random.default_rng(0).integers(2, 300, NUM_TOKENS).tolist()
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
 def logits_of(
@@ -47,28 +50,37 @@ def logits_of(
 
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.inference_mode()
-def test_logits_and_greedy_answers_are_those_of_transformers(tmp_path: Path, family: str) -> None:
+def test_logits_are_those_of_transformers(tmp_path: Path, family: str) -> None:
     model = make_checkpoint(tmp_path, family)
-    token_ids = np.random.default_rng(0).integers(2, 300, NUM_TOKENS).tolist()
-    expected = model(torch.tensor([token_ids])).logits[0]
+    expected = model(torch.tensor([TOKEN_IDS])).logits[0]
     for chunks in ([NUM_TOKENS], [11, 13, 20, *[1] * 16]):
-        error = (logits_of(tmp_path, token_ids, chunks) - expected).abs().max() / expected.abs().max()
+        error = (logits_of(tmp_path, TOKEN_IDS, chunks) - expected).abs().max() / expected.abs().max()
         assert error < 1e-4
-    prompt = torch.tensor([token_ids[:40]])
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_answers_are_those_of_transformers(tmp_path: Path, family: str, device: Device) -> None:
+    model = make_checkpoint(tmp_path, family)
+    prompt = torch.tensor([TOKEN_IDS[:40]])
     answer = model.generate(prompt, max_new_tokens=24, do_sample=False, eos_token_id=None)[0, 40:].tolist()
     set_end_tokens(tmp_path, [])
     for chunk_tokens in (128, 7):
-        assert answer_of(run(tmp_path, token_ids[:40], chunk_tokens=chunk_tokens)) == answer
+        sequence = run(tmp_path, TOKEN_IDS[:40], chunk_tokens=chunk_tokens, device=device)
+        assert answer_of(sequence) == answer
 
 
 def set_end_tokens(folder: Path, ids: list[int]) -> None:
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
 
 
-def run(folder: Path, prompt: list[int], *, chunk_tokens: int = 128, **changes: Any) -> Sequence:
+def run(
+    folder: Path, prompt: list[int], *, chunk_tokens: int = 128, device: Device = "cpu", **changes: Any
+) -> Sequence:
     """Run one request of 24 tokens that the model may end."""
     config = EngineConfig(
         model=str(folder),
+        device=device,
         dtype="float32",
         kv_tokens=1024,
         max_model_len=128,
@@ -128,7 +140,7 @@ def test_older_config_files_and_shards_mean_the_same(tmp_path: Path) -> None:
     assert torch.equal(one.layers[-1].qkv, other.layers[-1].qkv)
 
 
-NUM_FOLDED = 3 * 2 * 48  # norms that became a part of matrices
+NUM_FOLDED = 3 * 2 * 96  # norms that became a part of matrices
 
 
 @pytest.mark.parametrize(
