@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from reports.subject import Subject
 
+MAX_LEGEND_LETTERS = 70
+
 
 def draw_points(ax: Axes, x: Any, y: Any, colour: str) -> None:
     """Draw a cloud of points, the fainter and smaller the more there are; a large one becomes an image."""
@@ -49,8 +51,10 @@ def use_whole_numbers(ax: Axes, num_ticks: int = 6) -> None:
 
 
 def place_legend(ax: Axes) -> None:
-    """Put the legend above the axes, at the right: there it never covers data."""
-    ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=4, borderaxespad=0.2, columnspacing=1.2)
+    """Put the legend above the axes, at the right: there it never covers data; long words in two columns."""
+    words = sum(len(label) + 4 for label in ax.get_legend_handles_labels()[1])
+    columns = 4 if words <= MAX_LEGEND_LETTERS else 2
+    ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=columns, borderaxespad=0.2, columnspacing=1.2)
 
 
 def label_times(ax: Axes, axis: str) -> None:

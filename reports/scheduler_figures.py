@@ -63,7 +63,7 @@ def _draw_decisions(gantt: Gantt | None, ax: Axes) -> bool:
         row, begin, finish = gantt.stall
         ax.plot([begin, finish], [row, row], color=INK, linewidth=0.8, marker="|", label="worst stall")
     ax.set_xlim(gantt.start_s, gantt.end_s)
-    ax.set_ylim(max(len(gantt.requests), 4) - 0.4, -0.6)
+    ax.set_ylim(max(len(gantt.requests), 6) - 0.4, -0.6)
     ax.set_yticks(range(len(gantt.requests)), [str(index) for index in gantt.requests])
     if len(gantt.requests) > MAX_ROWS_WITH_TOKENS:
         ax.tick_params("y", labelsize=7)

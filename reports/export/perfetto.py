@@ -1,7 +1,8 @@
 """A run as a Chrome trace (JSON object format) that ui.perfetto.dev opens.
 
 Requests are async slices (`b`/`e`, one id a request, their phases nested inside), because requests overlap
-and complete slices (`X`) of one track must nest. Engine steps never overlap, so they are `X`; counters are
+and complete slices (`X`) of one track must nest: once as the client saw them, once as the engine's account
+tells of them. Engine steps never overlap, so they are `X`; counters are
 `C`, names `M`. Format: "Trace Event Format", Google, 2016. Times are microseconds from the start of the run.
 """
 
@@ -35,7 +36,7 @@ STEP_COUNTERS = {
 
 def render_perfetto(run: Run) -> str:
     """Return the run as one JSON document, events sorted by time."""
-    events = [*_request_events(run), *_in_flight_events(run), *_step_events(run)]
+    events = [*_request_events(run), *_in_flight_events(run), *_step_events(run), *_engine_events(run)]
     # Stable: at a shared instant a slice still opens before what it holds and closes after it.
     events.sort(key=lambda event: event["ts"])
     document = {
@@ -93,6 +94,23 @@ def _step_events(run: Run) -> Iterator[Event]:
         }
         for counter, names in STEP_COUNTERS.items():
             yield {"ph": "C", "name": counter, "args": {name: row[name] for name in names}, **common}
+
+
+def _engine_events(run: Run) -> Iterator[Event]:
+    """Each request inside the engine: waiting, prefills, decodes, evictions, and its account in full."""
+    from loadgen.measure.gantt import histories
+
+    for request, phases in histories(run):
+        common = {"cat": "engine request", "id": request["index"], "pid": ENGINE, "tid": 2}
+        name = f"request {request['index']}"
+        buckets = {name: value for name, value in request.items() if name not in ("spans", "index")}
+        yield {"ph": "b", "name": name, "ts": _us(request["arrived_ns"]), "args": buckets, **common}
+        for phase in phases:
+            told = {"args": {"tokens": phase.tokens}} if phase.tokens else {}
+            yield {"ph": "b", "name": phase.kind, "ts": _us(phase.start_ns), **told, **common}
+            yield {"ph": "e", "name": phase.kind, "ts": _us(phase.end_ns), **common}
+        ends_ns = [phase.end_ns for phase in phases] or [request["arrived_ns"]]
+        yield {"ph": "e", "name": name, "ts": _us(max(*ends_ns, request["finished_ns"] or 0)), **common}
 
 
 def _us(instant_ns: int) -> float:
