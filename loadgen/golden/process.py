@@ -41,6 +41,11 @@ class GoldenLog:
     after_ns: Int64
     gap_ns: int
 
+    def events_of(self, request_id: str) -> Int64:
+        """Return the positions of a request's token events in `before_ns` and `after_ns`."""
+        row = self.row_of[request_id]
+        return np.arange(self.offsets[row], self.offsets[row + 1])
+
     def lateness_ns(self) -> Int64:
         """Return how long after it was due each token event was written."""
         num_events = np.diff(self.offsets)

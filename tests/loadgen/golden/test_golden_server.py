@@ -71,8 +71,7 @@ def test_log_encloses_each_write_on_the_schedule_and_is_handed_over_once(golden:
     end_ns = time.monotonic_ns()
     connection.close()
     log = golden.take_log()
-    row = log.row_of["t-7"]
-    events = np.arange(log.offsets[row], log.offsets[row + 1])
+    events = log.events_of("t-7")
     before_ns, after_ns = log.before_ns[events], log.after_ns[events]
     assert start_ns < log.arrived_ns[0] < before_ns[0]
     assert after_ns[-1] < end_ns
