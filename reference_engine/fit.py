@@ -1,9 +1,10 @@
 """A cost model from what a live engine's steps really took.
 
 Non-negative least squares on relative errors, twice: the second time without the steps that something else on
-the machine disturbed. Every other block of steps is left out of the fit, and the error on those is part of
-the profile. A profile for simulation is fitted to the time from one step's start to the next, so that what
-lies between two steps is in it; an account of a request is fitted to the steps alone.
+the machine disturbed; then scaled, so that half of the rest took longer and half less. Every other block of
+steps is left out of the fit, and the error on those is part of the profile. A profile for simulation is
+fitted to the time from one step's start to the next, so that what lies between two steps is in it; an account
+of a request is fitted to the steps alone.
 """
 
 from __future__ import annotations
@@ -57,7 +58,10 @@ def fit_weights(loads: Loads, took_ns: NDArray[np.int64]) -> Weights:
     sigma = 1.4826 * np.median(np.abs(error - centre))
     kept = np.abs(error - centre) <= OUTLIER_SIGMAS * max(sigma, 1e-9)
     if kept.sum() >= rows.shape[1]:
-        solution = _solve(rows[kept], took[kept])
+        rows, took = rows[kept], took[kept]
+        solution = _solve(rows, took)
+    # Least squares on relative errors are pulled towards the short steps: half must take longer, half less.
+    solution *= np.median(took / (rows @ solution))
     return Weights(**dict(zip(NAMES, np.rint(solution * PS_PER_NS).astype(int).tolist(), strict=True)))
 
 
