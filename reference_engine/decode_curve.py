@@ -34,6 +34,10 @@ NUM_BYTES = 4  # float32
 SUMMED_BYTES = 1 << 28
 
 
+def config_of(model: str) -> EngineConfig:
+    return EngineConfig(model=model, dtype="float32", chunk_tokens=2048)
+
+
 def requests(number: int) -> Iterator[Sequence]:
     """Requests that decode side by side, each with a prompt of its own."""
     rng = np.random.default_rng(number)
@@ -66,7 +70,7 @@ def measure_bandwidth() -> float:
 
 def measure_steps(model: str) -> Iterator[float]:
     """Yield the time of a decode step for each batch."""
-    engine = build_engine(EngineConfig(model=model, dtype="float32", chunk_tokens=2048))
+    engine = build_engine(config_of(model))
     for batch in BATCHES:
         residents = list(requests(batch))
         for sequence in residents:
@@ -97,7 +101,7 @@ def measure_attention(shape: ModelShape, batch: int) -> float:
 
 def measure_curve(model: str) -> Iterator[dict[str, Any]]:
     """Yield a point of the curve for each batch."""
-    shape, weights = describe_model(model).shape, load_decoder(EngineConfig(model=model)).weights
+    shape, weights = describe_model(model).shape, load_decoder(config_of(model)).weights
     parts = [(layer.qkv, layer.attention_out, layer.gate_up, layer.down) for layer in weights.layers]
     weight_bytes = sum(matrix.nbytes for layer in parts for matrix in layer) + weights.head.nbytes
     context_bytes = NUM_BYTES * CONTEXT * shape.layers * 2 * shape.kv_heads * shape.head_dim

@@ -16,19 +16,23 @@ from reports.quantities import format_number, format_percent, format_time
 
 Json = Mapping[str, Any]
 STYLES = {"holds": "green", "holds under conditions": "yellow", "does not hold": "red", "undecided": "dim"}
+TALLIED = {
+    "holds": ("holds", "hold"),
+    "holds under conditions": ("holds under conditions", "hold under conditions"),
+    "does not hold": ("does not hold", "do not hold"),
+    "undecided": ("is undecided", "are undecided"),
+}
 FORMATS = {"time": format_time, "share": format_percent, "number": format_number}
 
 
 def tally(document: Json) -> str:
     """Count the verdicts in words: `9 hold, 12 hold under conditions, 3 do not hold`."""
-    words = {
-        "holds": "hold",
-        "holds under conditions": "hold under conditions",
-        "does not hold": "do not hold",
-        "undecided": "are undecided",
-    }
     counts = Counter(claim["verdict"] for one in document["experiments"] for claim in one["claims"])
-    return ", ".join(f"{counts[verdict]} {said}" for verdict, said in words.items() if counts[verdict])
+    return ", ".join(
+        f"{num} {one if num == 1 else many}"
+        for verdict, (one, many) in TALLIED.items()
+        if (num := counts[verdict])
+    )
 
 
 def where(claim: Json) -> str:
@@ -55,10 +59,11 @@ def print_study(document: Json, folder: str, console: Console) -> None:
                     claim["claim"],
                 )
             )
-            console.print(
-                Text(f"    {claim['measured']}{' Condition' + where(claim) if where(claim) else ''}")
-            )
-    console.print(Text(f"{tally(document)}"))
+            console.print(Text(f"    {claim['measured']}"))
+            if claim["condition"]:
+                console.print(Text(f"    {claim['condition']}", style=STYLES[claim["verdict"]]))
+    num_claims = sum(len(one["claims"]) for one in document["experiments"])
+    console.print(Text(f"of {num_claims} claims, {tally(document)}", style="bold"))
     console.print(Text(f"report  {folder}/report.html"), soft_wrap=True)
 
 

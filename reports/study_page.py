@@ -11,7 +11,7 @@ from loadgen.measure.replicates import read_document
 from reports.figure_spec import draw_all
 from reports.pages import data_link, page_template, template_text
 from reports.quantities import format_count
-from reports.study import format_cells, tally, where
+from reports.study import format_cells, tally
 from reports.study_figures import chart_spec
 
 Json = Mapping[str, Any]
@@ -28,7 +28,6 @@ def render_study(folder: Path) -> str:
         document=document,
         claims=[(one, claim) for one in document["experiments"] for claim in one["claims"]],
         sections=[_section(one, folder) for one in document["experiments"]],
-        where=where,
         raw=raw,
         data_link=data_link(raw),
     )
