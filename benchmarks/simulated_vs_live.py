@@ -3,7 +3,7 @@
 `python -m benchmarks.simulated_vs_live` takes five minutes of a quiet machine and prints the table of
 docs/simulation.md: for each policy and rate the live figure in milliseconds and the deviation of the
 simulated one, and whether it is within the goal: 10 % where the live engine was busy less than 80 % of the
-time, 25 % above. `--profile reference_engine/profiles/cpu-tiny.json` writes the cost model that was fitted there, too.
+time, 25 % above. `--profile FILE` writes the cost model fitted there, as reference_engine/profiles holds it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def fit(out: Path, seconds: float, profile: Path | None) -> Path:
     print(f"residual: {100 * residual:.1f} % of the summed E2E of that run\n")
     if profile is not None:
         notes = (
-            "torch on one thread, random weights of shape tiny, prompts of 150 tokens and answers of 60 at the"
+            "torch on one thread, random weights of shape tiny, prompts of 150 and answers of 60 tokens at the"
             f" median, {FIT_RATE} requests/s for {seconds:g} s; CPU pressure {pressure(folder)}. Steps that"
             " something else disturbed are left out of the fit, but not of the held-out error."
         )
