@@ -66,7 +66,7 @@ def fit(out: Path, seconds: float, profile: Path | None) -> Path:
     print(f"residual: {100 * residual:.1f} % of the summed E2E of that run\n")
     if profile is not None:
         notes = (
-            "torch on one thread, random weights of shape tiny, prompts of 150 and answers of 60 tokens at the"
+            "one thread of torch, random weights of shape tiny, prompts of 150, answers of 60 tokens at the"
             f" median, {FIT_RATE} requests/s for {seconds:g} s; CPU pressure {pressure(folder)}. Steps that"
             " something else disturbed are left out of the fit, but not of the held-out error."
         )
