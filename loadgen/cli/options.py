@@ -16,6 +16,7 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
@@ -23,9 +24,6 @@ import typer
 
 from loadgen.errors import UsageError
 from loadgen.units import parse_count, parse_duration, parse_warmup
-
-LOAD, LENGTHS, TARGET, TIMEOUTS, OUTPUT = "Load", "Lengths", "Target", "Timeouts", "Output"
-ENGINE = "Reference engine"
 
 
 class Balance(StrEnum):
@@ -112,7 +110,7 @@ METAVARS = {
 }
 
 
-def flag(default: Any, panel: str, text: str, *names: str, parse: Any = None, **more: Any) -> Any:
+def flag(panel: str, default: Any, text: str, *names: str, parse: Any = None, **more: Any) -> Any:
     """A field of the options as a flag. parse: reads its text; names: in place of the field's own."""
     if parse is not None:
         more = {"parser": _typed(parse), "metavar": METAVARS.get(parse), **more}
@@ -120,8 +118,12 @@ def flag(default: Any, panel: str, text: str, *names: str, parse: Any = None, **
     return dataclasses.field(default=default, metadata={"flag": about})
 
 
+_load, _lengths, _target = (partial(flag, panel) for panel in ("Load", "Lengths", "Target"))
+_engine, _output = partial(flag, "Reference engine"), partial(flag, "Output")
+
+
 def _timeout(default_s: float, text: str, parse: Any = _above_zero) -> Any:
-    return flag(default_s, TIMEOUTS, text, parse=parse, show_default=f"{default_s:g}s")
+    return flag("Timeouts", default_s, text, parse=parse, show_default=f"{default_s:g}s")
 
 
 def _read_config(ctx: typer.Context, path: Path | None) -> Path | None:
@@ -168,67 +170,58 @@ def _checked(ctx: typer.Context, parameter: Any, value: Any) -> Any:
 class PlanOptions:
     """What is sent, and when. Times are seconds once parsed."""
 
-    rate: float | None = flag(None, LOAD, "Requests per second, sent whatever the server does.")
-    workload: str | None = flag(
-        None, LOAD, "A workload file, or a preset: chat, code, rag, agent, ...", metavar="NAME"
+    rate: float | None = _load(None, "Requests per second, sent whatever the server does.")
+    workload: str | None = _load(
+        None, "A workload file, or a preset: chat, code, rag, agent, ...", metavar="NAME"
     )
-    changes: Texts = flag(
-        (), LOAD, "Change one key of the workload; may be repeated.", "--set", metavar="KEY=VALUE"
+    changes: Texts = _load(
+        (), "Change one key of the workload; may be repeated.", "--set", metavar="KEY=VALUE"
     )
-    arrival: str | None = flag(
-        None, LOAD, "Arrival process: poisson (default), constant, gamma(cv=2), ...", metavar="PROCESS"
+    arrival: str | None = _load(
+        None, "Arrival process: poisson (default), constant, gamma(cv=2), ...", metavar="PROCESS"
     )
-    duration: float | None = flag(
-        None, LOAD, "How long requests are sent (30s where nothing else ends the plan).", parse=parse_duration
+    duration: float | None = _load(
+        None, "How long requests are sent (30s where nothing else ends the plan).", parse=parse_duration
     )
-    requests: int | None = flag(None, LOAD, "Number of requests, in place of a duration.", parse=parse_count)
-    concurrency: int | None = flag(
-        None, LOAD, "Closed loop: this many requests at a time (no --rate).", min=1
+    requests: int | None = _load(None, "Number of requests, in place of a duration.", parse=parse_count)
+    concurrency: int | None = _load(None, "Closed loop: this many requests at a time (no --rate).", min=1)
+    trace: Path | None = _load(None, "Replay recorded arrivals and lengths from this file.", metavar="FILE")
+    trace_window: Any = _load(None, "Part of the recording: START:END.", parse=_window, metavar="WINDOW")
+    trace_speed: float | None = _load(None, "Play the recording this many times faster (default: 1).")
+    trace_columns: str | None = _load(
+        None, "Columns of a format not known: time=NAME,input=NAME,output=NAME.", metavar="COLUMNS"
     )
-    trace: Path | None = flag(
-        None, LOAD, "Replay recorded arrivals and lengths from this file.", metavar="FILE"
+    time_unit: str | None = _load(
+        None, "Unit of the recording's times: datetime, s, ms, us, ns.", metavar="UNIT"
     )
-    trace_window: Any = flag(None, LOAD, "Part of the recording: START:END.", parse=_window, metavar="WINDOW")
-    trace_speed: float | None = flag(None, LOAD, "Play the recording this many times faster (default: 1).")
-    trace_columns: str | None = flag(
-        None, LOAD, "Columns of a format not known: time=NAME,input=NAME,output=NAME.", metavar="COLUMNS"
+    bad_rows: str | None = _load(None, "A bad row: error (default), drop.", metavar="POLICY")
+    zero_output: str | None = _load(
+        None, "A row without output: drop (default), as-one, error.", metavar="POLICY"
     )
-    time_unit: str | None = flag(
-        None, LOAD, "Unit of the recording's times: datetime, s, ms, us, ns.", metavar="UNIT"
-    )
-    bad_rows: str | None = flag(None, LOAD, "A bad row: error (default), drop.", metavar="POLICY")
-    zero_output: str | None = flag(
-        None, LOAD, "A row without output: drop (default), as-one, error.", metavar="POLICY"
-    )
-    dequantize: bool = flag(False, LOAD, "Spread the recording's times over its tick.", "--dequantize")
-    exact_count: bool = flag(False, LOAD, "Exactly rate times duration requests.", "--exact-count")
-    sessions: str | None = flag(None, LOAD, "Multi-turn: closed(turns=4,think=8s), open(turns=4,gap=30s).")
-    seed: int = flag(0, LOAD, "Seed of arrivals, lengths and prompts.")
+    dequantize: bool = _load(False, "Spread the recording's times over its tick.", "--dequantize")
+    exact_count: bool = _load(False, "Exactly rate times duration requests.", "--exact-count")
+    sessions: str | None = _load(None, "Multi-turn: closed(turns=4,think=8s), open(turns=4,gap=30s).")
+    seed: int = _load(0, "Seed of arrivals, lengths and prompts.")
 
-    dist: str | None = flag(
-        None, LENGTHS, "Family of the token lengths: fixed, uniform, lognormal (default), ...", metavar="NAME"
+    dist: str | None = _lengths(
+        None, "Family of the token lengths: fixed, uniform, lognormal (default), ...", metavar="NAME"
     )
-    input_tokens: str | None = flag(
-        None, LENGTHS, "Prompt length: a mean, or lognormal(median=32,p99=128).", metavar="LENGTH"
+    input_tokens: str | None = _lengths(
+        None, "Prompt length: a mean, or lognormal(median=32,p99=128).", metavar="LENGTH"
     )
-    output_tokens: str | None = flag(
-        None, LENGTHS, "Answer length: a mean, or lognormal(median=32,p99=128).", metavar="LENGTH"
+    output_tokens: str | None = _lengths(
+        None, "Answer length: a mean, or lognormal(median=32,p99=128).", metavar="LENGTH"
     )
-    length_scale: float | None = flag(None, LENGTHS, "Multiply all lengths by this (default: 1).")
-    lengths_from: Path | None = flag(
-        None, LENGTHS, "Draw the lengths from the rows of this recording.", metavar="FILE"
+    length_scale: float | None = _lengths(None, "Multiply all lengths by this (default: 1).")
+    lengths_from: Path | None = _lengths(
+        None, "Draw the lengths from the rows of this recording.", metavar="FILE"
     )
-    prompts: str | None = flag(
-        None,
-        LENGTHS,
-        "Prompts are words (default), token-ids, or a FILE of texts sent as they are.",
-        metavar="KIND",
+    prompts: str | None = _lengths(
+        None, "Prompts are words (default), token-ids, or a FILE of texts sent as they are.", metavar="KIND"
     )
-    prefixes: str | None = flag(
-        None, LENGTHS, "Shared prefixes: pool(size=50,tokens=512,zipf=1.1,common=128)."
-    )
-    over_context: str | None = flag(
-        None, LENGTHS, "Over context_tokens: error (default), clip, drop, resample.", metavar="POLICY"
+    prefixes: str | None = _lengths(None, "Shared prefixes: pool(size=50,tokens=512,zipf=1.1,common=128).")
+    over_context: str | None = _lengths(
+        None, "Over context_tokens: error (default), clip, drop, resample.", metavar="POLICY"
     )
 
 
@@ -236,78 +229,63 @@ class PlanOptions:
 class RunOptions(PlanOptions):
     """What one measured run is asked to do."""
 
-    max_in_flight: int | None = flag(
-        None, LOAD, "Cap on requests in flight; named in the summary, for it closes the loop.", min=1
+    max_in_flight: int | None = _load(
+        None, "Cap on requests in flight; named in the summary, for it closes the loop.", min=1
     )
-    repeat: int | None = flag(
-        None, LOAD, "Runs, each with a seed of its own; intervals are over runs.", min=1
-    )
-    warmup: Any = flag(
-        "auto", LOAD, "Left out of the metrics at the start: auto, 10s or 0.", parse=parse_warmup
-    )
-    slo: Texts = flag((), LOAD, "METRIC[.STAT]=VALUE, such as ttft=500ms or itl.p99=50ms; may be repeated.")
-    max_send_lag: float | None = flag(
+    repeat: int | None = _load(None, "Runs, each with a seed of its own; intervals are over runs.", min=1)
+    warmup: Any = _load("auto", "Left out of the metrics at the start: auto, 10s or 0.", parse=parse_warmup)
+    slo: Texts = _load((), "METRIC[.STAT]=VALUE, such as ttft=500ms or itl.p99=50ms; may be repeated.")
+    max_send_lag: float | None = _load(
         None,
-        LOAD,
         "Send lag p99 above which the run is invalid (default: 1ms or 5 % of TTFT).",
         parse=parse_duration,
     )
-    tokenizer: Path | None = flag(
-        None, LENGTHS, "Local tokenizer.json that counts prompts where the server does not.", metavar="FILE"
+    tokenizer: Path | None = _lengths(
+        None, "Local tokenizer.json that counts prompts where the server does not.", metavar="FILE"
     )
 
-    target: Texts = flag(
-        (),
-        TARGET,
-        "Measure this server; may be repeated. Without it the reference engine is started.",
-        metavar="URL",
+    target: Texts = _target(
+        (), "Measure this server; may be repeated. Without it the reference engine is started.", metavar="URL"
     )
-    balance: Balance = flag(Balance.ROUND_ROBIN, TARGET, "How several targets share the load.")
-    cmd: str | None = flag(None, TARGET, "Start this server, measure it, stop it.", metavar="COMMAND")
-    ready_url: str | None = flag(None, TARGET, "Answers once the server of --cmd is ready.", metavar="URL")
-    api: str = flag(
+    balance: Balance = _target(Balance.ROUND_ROBIN, "How several targets share the load.")
+    cmd: str | None = _target(None, "Start this server, measure it, stop it.", metavar="COMMAND")
+    ready_url: str | None = _target(None, "Answers once the server of --cmd is ready.", metavar="URL")
+    api: str = _target(
         "auto",
-        TARGET,
         "Protocol: auto, completions, chat, sglang, tgi, llamacpp, ollama or FILE.toml.",
         parse=_api,
         metavar="NAME",
     )
-    field: Texts = flag((), TARGET, "Further field of each request; may be repeated.", metavar="NAME=JSON")
-    scrape_interval: float = flag(
-        1.0,
-        TARGET,
-        "How often the target's metrics are read; 0 for never.",
-        parse=parse_duration,
-        show_default="1s",
+    field: Texts = _target((), "Further field of each request; may be repeated.", metavar="NAME=JSON")
+    scrape_interval: float = _target(
+        1.0, "How often the target's metrics are read; 0 for never.", parse=parse_duration, show_default="1s"
     )
-    metrics_url: str | None = flag(
-        None, TARGET, "Where they are (default: /metrics of the target).", metavar="URL"
+    metrics_url: str | None = _target(
+        None, "Where they are (default: /metrics of the target).", metavar="URL"
     )
-    model: str | None = flag(
+    model: str | None = _target(
         None,
-        TARGET,
         "The target's name for it (default: the first listed). Reference engine: a Hugging Face folder, "
         "or nano, tiny (default), small, base, 1b (default on CUDA), 8b.",
     )
-    transport: TransportName = flag(TransportName.RAW, TARGET, "HTTP client.")
-    workers: Any = flag("auto", TARGET, "Load processes: auto or a number.", parse=_workers)
-    pin: bool = flag(True, TARGET, "Keep load processes and engine on cores of their own.", "--pin/--no-pin")
-    fresh_connections: bool = flag(False, TARGET, "One connection per request.", "--fresh-connections")
-    header: Texts = flag((), TARGET, "Extra request header 'Name: value'; may be repeated.")
-    insecure: bool = flag(False, TARGET, "Do not verify the TLS certificate.", "--insecure")
+    transport: TransportName = _target(TransportName.RAW, "HTTP client.")
+    workers: Any = _target("auto", "Load processes: auto or a number.", parse=_workers)
+    pin: bool = _target(True, "Keep load processes and engine on cores of their own.", "--pin/--no-pin")
+    fresh_connections: bool = _target(False, "One connection per request.", "--fresh-connections")
+    header: Texts = _target((), "Extra request header 'Name: value'; may be repeated.")
+    insecure: bool = _target(False, "Do not verify the TLS certificate.", "--insecure")
 
-    policy: str = flag("vllm-v1", ENGINE, "Scheduler policy.")
-    device: DeviceName = flag(DeviceName.AUTO, ENGINE, "What it computes on.")
-    kv_tokens: int | None = flag(
-        None, ENGINE, "KV cache, in tokens (default: 65536; on CUDA what fits).", parse=parse_count
+    policy: str = _engine("vllm-v1", "Scheduler policy.")
+    device: DeviceName = _engine(DeviceName.AUTO, "What it computes on.")
+    kv_tokens: int | None = _engine(
+        None, "KV cache, in tokens (default: 65536; on CUDA what fits).", parse=parse_count
     )
-    max_batch: int | None = flag(None, ENGINE, "Most requests in one step.")
-    chunk_tokens: int | None = flag(None, ENGINE, "Most tokens in one step.")
-    knob: Texts = flag((), ENGINE, "Knob of the policy or of the engine: NAME=VALUE; may be repeated.")
-    simulate: bool = flag(False, ENGINE, "Virtual time: a cost model in place of the model.", "--simulate")
-    cost: str = flag(
+    max_batch: int | None = _engine(None, "Most requests in one step.")
+    chunk_tokens: int | None = _engine(None, "Most tokens in one step.")
+    knob: Texts = _engine((), "Knob of the policy or of the engine: NAME=VALUE; may be repeated.")
+    simulate: bool = _engine(False, "Virtual time: a cost model in place of the model.", "--simulate")
+    cost: str = _engine(
         "cpu-tiny",
-        ENGINE,
         "What a simulated step takes: affine(base=8ms,per_seq=0.25ms), roofline(...), a profile.",
         metavar="MODEL",
     )
@@ -322,19 +300,18 @@ class RunOptions(PlanOptions):
         60.0, "For what is in flight after the last request was sent.", parse_duration
     )
 
-    out: Path = flag(Path("runs"), OUTPUT, "Folder under which run folders are made.", metavar="DIR")
-    name: str = flag("run", OUTPUT, "Name of the run, part of its folder's name.")
-    json: bool = flag(False, OUTPUT, "Print the summary as one JSON document.", "--json")
-    config: Path | None = flag(
+    out: Path = _output(Path("runs"), "Folder under which run folders are made.", metavar="DIR")
+    name: str = _output("run", "Name of the run, part of its folder's name.")
+    json: bool = _output(False, "Print the summary as one JSON document.", "--json")
+    config: Path | None = _output(
         None,
-        OUTPUT,
         "Read flags from this file (default: ./bench.toml where there is one).",
         metavar="FILE",
         callback=_read_config,
         is_eager=True,
     )
-    quiet: bool = flag(False, OUTPUT, "No progress.", "--quiet")
-    wide: bool = flag(False, OUTPUT, "More columns than fit in 80.", "--wide")
+    quiet: bool = _output(False, "No progress.", "--quiet")
+    wide: bool = _output(False, "More columns than fit in 80.", "--wide")
 
 
 def shared(name: str) -> Any:
