@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import threading
+from concurrent.futures import Future
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,12 @@ from loadgen.cli.options import RunOptions
 from loadgen.cli.plans import make_plan
 from loadgen.cli.run import check_flags
 from loadgen.cli.simulate import simulated_target
-from loadgen.cli.study import choose, conduct, folder_name
+from loadgen.cli.study import choose, conduct, folder_name, gather
 from loadgen.errors import UsageError
 from loadgen.store import load
 from loadgen.study.catalogue import CHARTS, RULES, experiments
 from loadgen.study.figures import read_figures
+from loadgen.study.model import Outcome
 from reports.study import render_study_markdown
 from reports.study_page import render_study
 from tests.loadgen.test_attribution import bench
@@ -115,7 +118,7 @@ def test_what_cannot_be_run_is_skipped_with_the_reason(tmp_path: Path) -> None:
     import msgspec
 
     broken = msgspec.structs.replace(experiments()["padding"], arms={"x": "--output-tokens 'no(1)'"})
-    (conducted,) = conduct([broken], tmp_path, 0)
+    (conducted,) = conduct([broken], tmp_path, 0, threading.Event())
     assert not conducted.outcomes
     assert "no" in conducted.skipped
 
@@ -125,3 +128,13 @@ def test_an_unknown_experiment_is_refused() -> None:
         choose("nothing", live=False)
     extra = {one.name for one in choose(None, live=True)} - {one.name for one in choose(None, live=False)}
     assert extra == {"styles-live", "eviction-live"}
+
+
+def test_what_was_run_before_an_interruption_is_kept() -> None:
+    stop = threading.Event()
+    stop.set()
+    ended: Future[list[Outcome]] = Future()
+    ended.set_result([Outcome(arm="constant", seed=0, folder="run", figures={})])
+    conducted = gather(experiments()["padding"], [ended, Future()], stop)
+    assert [outcome.arm for outcome in conducted.outcomes] == ["constant"]
+    assert gather(experiments()["padding"], [Future()], stop).skipped == "interrupted"

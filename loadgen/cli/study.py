@@ -11,10 +11,12 @@ import multiprocessing
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 SMALLER = 10  # --quick: a run has this many times fewer requests
 CURVE = "decode-curve"
+POLL_S = 0.5
 
 
 def study(
@@ -66,9 +69,7 @@ def study(
     }
     conducted: list[Conducted] = []
     with Interruption() as interruption:
-        for one in conduct(chosen, folder, seed):
-            if interruption.exit_code is not None:
-                break
+        for one in conduct(chosen, folder, seed, interruption.stop):
             conducted.append(one)
             typer.echo(f"{one.experiment.name}: {one.skipped or f'{len(one.outcomes)} runs'}", err=True)
     in_order = [one for name in experiments() for one in conducted if one.experiment.name == name]
@@ -102,20 +103,31 @@ def smaller(experiment: Experiment) -> Experiment:
     return replace(experiment, flags=fewer(experiment.flags), arms=arms, num_seeds=1)
 
 
-def conduct(experiments: Sequence[Experiment], folder: Path, seed: int) -> Iterator[Conducted]:
-    """Run all arms, simulated ones first; yield each experiment when its last run has ended."""
+def conduct(
+    experiments: Sequence[Experiment], folder: Path, seed: int, stop: threading.Event
+) -> Iterator[Conducted]:
+    """Run all arms, simulated ones first; yield each experiment when its last run has ended, or at `stop`."""
+    from loadgen.drive.limits import usable_cpus
+
     timed = [one for one in experiments if one.kind != "simulated"]
     for group, num_processes in (
-        ([one for one in experiments if one.kind == "simulated"], len(os.sched_getaffinity(0))),
+        ([one for one in experiments if one.kind == "simulated"], len(usable_cpus())),
         (timed, 1),
     ):
-        pool = ProcessPoolExecutor(num_processes, mp_context=multiprocessing.get_context("spawn"))
+        pool = ProcessPoolExecutor(
+            num_processes, multiprocessing.get_context("spawn"), leave_signals_to_the_run
+        )
         try:
-            pending = [(one, submit(one, pool, folder, seed)) for one in group]
+            pending = [(one, submit(one, pool, folder, seed)) for one in group if not stop.is_set()]
             for one, futures in pending:
-                yield gather(one, futures)
+                yield gather(one, futures, stop)
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def leave_signals_to_the_run() -> None:
+    """Let Ctrl-C stop the run in this process, and not the process between two runs."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def submit(
@@ -146,18 +158,25 @@ def folder_name(experiment: Experiment, arm: str) -> str:
     return f"{experiment.name}-{re.sub('[^a-z0-9]+', '-', arm.lower()).strip('-')}"
 
 
-def gather(experiment: Experiment, futures: Sequence[Future[list[Outcome]]]) -> Conducted:
+def gather(
+    experiment: Experiment, futures: Sequence[Future[list[Outcome]]], stop: threading.Event
+) -> Conducted:
     """Wait for the runs of an experiment; one that cannot be made skips it, with the reason."""
     from loadgen.errors import BenchError
     from loadgen.study.model import Conducted
 
+    outcomes: list[Outcome] = []
     try:
-        outcomes = [outcome for future in futures for outcome in future.result()]
+        for future in futures:
+            while not (stop.is_set() or future.done()):
+                wait([future], timeout=POLL_S)
+            if future.done() and not future.cancelled():
+                outcomes += future.result()
     except BenchError as exc:
         for future in futures:
             future.cancel()
         return Conducted(experiment=experiment, skipped=str(exc))
-    return Conducted(experiment=experiment, outcomes=outcomes)
+    return Conducted(experiment=experiment, outcomes=outcomes, skipped="" if outcomes else "interrupted")
 
 
 def run_arm(arm: str, words: list[str], seed: int) -> list[Outcome]:

@@ -70,7 +70,7 @@ def _mean(outcomes: Sequence[Outcome], arm: str, figure: str) -> float | None:
 
 
 def _charts(conducted: Conducted) -> Iterable[dict[str, Any]]:
-    for name in conducted.experiment.charts if conducted.outcomes else ():
+    for name in () if conducted.num_missing else conducted.experiment.charts:
         try:
             yield asdict(CHARTS[name](Results(conducted.outcomes)))
         except MissingFigureError:

@@ -166,11 +166,20 @@ class Conducted:
     outcomes: Sequence[Outcome] = ()
     skipped: str = ""
 
+    @property
+    def num_missing(self) -> int:
+        """How many runs were not made; the arms of a device are known only once it was measured."""
+        planned = len(self.experiment.arms) * self.experiment.num_seeds or 1
+        return max(0, planned - len(self.outcomes))
+
 
 def judge(claim: Claim, conducted: Conducted, rules: Mapping[str, Rule]) -> Finding:
     """Apply a claim's rule; undecided where a run is missing or its measurement is invalid."""
     if conducted.skipped:
         return Finding(verdict=Verdict.UNDECIDED, measured=f"Not measured: {conducted.skipped}.")
+    if conducted.num_missing:
+        measured = f"Not measured: {conducted.num_missing} of the runs that it needs were not made."
+        return Finding(verdict=Verdict.UNDECIDED, measured=measured)
     try:
         finding = rules[claim.rule](Results(conducted.outcomes), **claim.given)
     except MissingFigureError as missing:

@@ -317,7 +317,8 @@ def test_every_rule_is_tried() -> None:
     assert tried == set(RULES)
 
 
-EXPERIMENT = Experiment(name="e", title="", text="", kind="simulated", columns={}, claims=[])
+ARMS = {"80 % load": "", "no control": ""}
+EXPERIMENT = Experiment(name="e", title="", text="", kind="simulated", columns={}, claims=[], arms=ARMS)
 CLAIM = Claim(text="", section="", rule="growth")
 
 
@@ -326,7 +327,9 @@ def test_a_claim_is_undecided_without_its_runs_or_with_an_invalid_one() -> None:
     whole = Conducted(experiment=EXPERIMENT, outcomes=results(arms).outcomes)
     assert judge(CLAIM, whole, RULES).verdict is HOLDS
     partial = Conducted(experiment=EXPERIMENT, outcomes=results(arms).outcomes[:1])
-    assert judge(CLAIM, partial, RULES).verdict is Verdict.UNDECIDED
+    assert judge(CLAIM, partial, RULES).measured.startswith("Not measured: 1 of the runs")
+    without = Conducted(experiment=EXPERIMENT, outcomes=results({arm: {} for arm in arms}).outcomes)
+    assert judge(CLAIM, without, RULES).verdict is Verdict.UNDECIDED
     late = Outcome(arm="x", seed=0, folder="x", figures={}, reasons=("client_late",))
     spoiled = Conducted(experiment=EXPERIMENT, outcomes=[*results(arms).outcomes, late])
     assert "client_late" in judge(CLAIM, spoiled, RULES).condition
