@@ -177,9 +177,11 @@ def quantile_interval(pool: Pool, q: float) -> QuantileInterval:
 def mean_interval(pool: Pool) -> tuple[float, float] | None:
     """A 95 % interval for the mean of all values; None with too few independent ones.
 
-    The mean is a ratio of sums over requests, its variance that of the residuals times their autocorrelation
-    time.
+    By sectioning as well. The autocorrelation time alone gives one that is too narrow where long waves of load
+    lie under noise of single requests (68 % for the mean E2E of a batching engine), so that it is a floor.
     """
+    from scipy.special import stdtrit
+
     sizes = pool.sizes()
     total = float(sizes.sum())
     if total == 0 or len(sizes) < 2 * NUM_SECTIONS:
@@ -192,7 +194,13 @@ def mean_interval(pool: Pool) -> tuple[float, float] | None:
     tau = autocorrelation_time(residuals)
     if len(sizes) / tau < MIN_TAIL_EVENTS:
         return None
-    half = NORMAL_95 * float(np.sqrt(residuals @ residuals * tau)) / total
+    edges = np.linspace(0, len(sizes), NUM_SECTIONS, endpoint=False).astype(np.int64)
+    sums = np.add.reduceat(residuals, edges)
+    by_section = stdtrit(NUM_SECTIONS - 1, (1 + CONFIDENCE) / 2) * np.sqrt(
+        (sums @ sums) * NUM_SECTIONS / (NUM_SECTIONS - 1)
+    )
+    by_correlation = NORMAL_95 * np.sqrt(residuals @ residuals * tau)
+    half = float(max(by_section, by_correlation)) / total
     return (mean - half) / pool.per_unit, (mean + half) / pool.per_unit
 
 
