@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from reports.subject import Subject
 
-MAX_LEGEND_LETTERS = 70
+MAX_LEGEND_LETTERS = 80
 
 
 def draw_points(ax: Axes, x: Any, y: Any, colour: str) -> None:
@@ -33,13 +33,15 @@ def draw_bars(
     height: float = 0.8,
     **look: Any,
 ) -> None:
-    """Draw bars from start to end as one collection; `height` is a share of the row's."""
-    from matplotlib.collections import PolyCollection
+    """Draw bars from start to end as one path; `height` is a share of the row's."""
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
 
     low, high = row - height / 2, row + height / 2
-    corners = [(start, low), (end, low), (end, high), (start, high)]
+    corners = [(start, low), (end, low), (end, high), (start, high), (start, low)]
     boxes = np.stack([np.stack(corner, axis=1) for corner in corners], axis=1)
-    ax.add_collection(PolyCollection(list(boxes), facecolors=colour, **look))
+    codes = [Path.MOVETO, *[Path.LINETO] * 3, Path.CLOSEPOLY] * len(boxes)
+    ax.add_patch(PathPatch(Path(boxes.reshape(-1, 2), codes), facecolor=colour, **look))
 
 
 def use_whole_numbers(ax: Axes, num_ticks: int = 6) -> None:

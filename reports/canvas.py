@@ -1,8 +1,8 @@
 """The paper that figures are drawn on: size, type, palette, and an SVG that follows the page's colours.
 
-Decides how every figure looks, not what it shows. Colours are Okabe and Ito's (distinct to colour-blind
-eyes); in a page each one becomes a CSS variable with the printed colour as its fallback, so that one drawing
-serves light, dark and paper. The same data give the same bytes.
+Decides how every figure looks and how large it is, not what it shows. Colours are Okabe and Ito's (distinct
+to colour-blind eyes); in a page each one becomes a CSS variable with the printed colour as its fallback, so
+that one drawing serves light, dark and paper. The same data give the same bytes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import io
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -41,23 +42,29 @@ CSS_NAMES = {
     SHADE: "--shade",
 }
 
-COLUMN_INCHES = (5.6, 3.3)
-RASTER_DPI = 200
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How wide a figure is, its height as a share of its own, its type in points."""
+
+    width_inches: float
+    height_share: float
+    points: float
+
+
+SIZES = {
+    "screen": Size(width_inches=5.6, height_share=1.0, points=9.5),
+    "column": Size(width_inches=3.5, height_share=0.72, points=6.5),  # of two on a page
+    "page": Size(width_inches=7.0, height_share=1.1, points=9.0),
+}
 MAX_VECTOR_POINTS = 1500  # a scatter of more points is drawn as an image inside the SVG
 
 _STYLE: dict[str, object] = {
-    "svg.fonttype": "none",
     "svg.hashsalt": "bench",
     "path.simplify": False,  # the page's script reads values out of the paths
     "pdf.fonttype": 42,
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 9.5,
-    "axes.titlesize": 9.5,
-    "axes.labelsize": 9.5,
-    "xtick.labelsize": 9,
-    "ytick.labelsize": 9,
-    "legend.fontsize": 9,
     "legend.frameon": False,
     "legend.handlelength": 1.4,
     "text.color": INK,
@@ -90,21 +97,33 @@ _STYLE: dict[str, object] = {
     "figure.constrained_layout.use": True,
     "figure.constrained_layout.h_pad": 0.04,
     "figure.constrained_layout.w_pad": 0.04,
-    "savefig.dpi": RASTER_DPI,
 }
 
 
 @contextmanager
 def new_figure(
-    num_rows: int = 1, height_inches: float = COLUMN_INCHES[1]
+    num_rows: int = 1, height_inches: float = 3.3, size: Size = SIZES["screen"]
 ) -> Iterator[tuple[Figure, list[Axes]]]:
-    """Open a figure one column wide in the house style, its rows on one x axis; no global state stays."""
+    """Open a figure in the house style, its rows on one x axis; no global state stays.
+
+    On a page it takes the reader's type; as a file it carries its own, as outlines in SVG.
+    """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(_STYLE):  # type: ignore[arg-type]
-        figure = Figure(figsize=(COLUMN_INCHES[0], height_inches))
+    small = 0.95 * size.points
+    is_in_page = size is SIZES["screen"]
+    style = _STYLE | {
+        "svg.fonttype": "none" if is_in_page else "path",
+        "savefig.dpi": 200 if is_in_page else 300,
+        "font.size": size.points,
+        "xtick.labelsize": small,
+        "ytick.labelsize": small,
+        "legend.fontsize": small,
+    }
+    with matplotlib.rc_context(style):  # type: ignore[arg-type]
+        figure = Figure(figsize=(size.width_inches, size.height_share * height_inches))
         FigureCanvasAgg(figure)
         grid = figure.subplots(num_rows, 1, sharex=True, squeeze=False)
         yield figure, [row[0] for row in grid]

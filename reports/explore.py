@@ -45,13 +45,14 @@ def _look(ax: Axes, artist: Artist) -> tuple[str | None, str]:
     from matplotlib.collections import PathCollection, PolyCollection
     from matplotlib.colors import to_hex
     from matplotlib.lines import Line2D
-    from matplotlib.patches import Rectangle
+    from matplotlib.patches import Patch, PathPatch, Rectangle
 
     if isinstance(artist, PathCollection | PolyCollection):
         return "points" if isinstance(artist, PathCollection) else "area", to_hex(
             np.asarray(artist.get_facecolor())[0]
         )
-    if isinstance(artist, Rectangle) and any(artist in container for container in ax.containers):
+    is_bar = isinstance(artist, Rectangle) and any(artist in container for container in ax.containers)
+    if isinstance(artist, Patch) and (is_bar or isinstance(artist, PathPatch)):
         return "area", to_hex(artist.get_facecolor())
     if not isinstance(artist, Line2D) or len(np.asarray(artist.get_xdata())) == 0:
         return None, ""

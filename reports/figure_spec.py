@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from reports.canvas import inline_svg, new_figure, page_colours, save_figure
+from reports.canvas import SIZES, inline_svg, new_figure, page_colours, save_figure
 from reports.explore import describe_axes, name_series
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ class FigureSpec(Generic[Shown]):
     num_rows: int = 1
     height_inches: float = 3.3
 
-    def render(self, shown: Shown, file_format: str = "svg") -> bytes | None:
-        """Draw as svg, pdf or png; None where there is nothing to draw."""
-        with new_figure(self.num_rows, self.height_inches) as (figure, axes):
+    def render(self, shown: Shown, file_format: str = "svg", size: str = "column") -> bytes | None:
+        """Draw as a file, svg, pdf or png, for a column or a page; None where there is nothing to draw."""
+        with new_figure(self.num_rows, self.height_inches, SIZES[size]) as (figure, axes):
             return save_figure(figure, file_format) if self.draw(shown, axes) else None
 
     def inline(self, shown: Shown, name: str) -> tuple[str, str] | None:

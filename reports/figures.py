@@ -24,9 +24,11 @@ DECISIONS = (
 )
 
 
-def render_figure(subject: Subject, name: str, file_format: str = "svg") -> bytes | None:
+def render_figure(
+    subject: Subject, name: str, file_format: str = "svg", size: str = "column"
+) -> bytes | None:
     """Draw one figure by name as svg, pdf or png; None where the run holds no data for it."""
-    return FIGURES[name].render(subject, file_format)
+    return FIGURES[name].render(subject, file_format, size)
 
 
 FIGURES: dict[str, FigureSpec[Subject]] = {
@@ -109,7 +111,7 @@ FIGURES: dict[str, FigureSpec[Subject]] = {
     ),
     "worst_stall": FigureSpec(
         title="The scheduler's decisions around the worst stall",
-        caption=f"{DECISIONS} The black line is the silence of the request that stalled longest.",
+        caption=f"{DECISIONS} The thin line is the silence of the request that stalled longest.",
         draw=scheduler.draw_worst_stall,
         height_inches=4.2,
     ),

@@ -66,7 +66,7 @@ def _draw_decisions(gantt: Gantt | None, ax: Axes) -> bool:
     ax.set_ylim(max(len(gantt.requests), 6) - 0.4, -0.6)
     ax.set_yticks(range(len(gantt.requests)), [str(index) for index in gantt.requests])
     if len(gantt.requests) > MAX_ROWS_WITH_TOKENS:
-        ax.tick_params("y", labelsize=7)
+        ax.tick_params("y", labelsize="x-small")
     ax.grid(axis="y", visible=False)
     ax.set_ylabel("request")
     ax.set_xlabel("seconds into the run")
@@ -82,7 +82,7 @@ def _write_tokens(gantt: Gantt, ax: Axes) -> None:
     for bar in gantt.bars:
         if bar.kind == "prefill" and bar.end_s - bar.start_s > narrowest:
             middle = (bar.start_s + bar.end_s) / 2
-            look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 6.5, "color": "#1b1b1c"}
+            look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": "x-small", "color": "#1b1b1c"}
             ax.text(middle, bar.row, str(bar.tokens), clip_on=True, **look)
 
 

@@ -23,6 +23,13 @@ class ReportFormat(StrEnum):
     PNG = "png"
 
 
+class FigureSize(StrEnum):
+    """How wide a figure is drawn: a column of two, or the page."""
+
+    COLUMN = "column"
+    PAGE = "page"
+
+
 def report(
     run: Annotated[
         Path | None,
@@ -42,6 +49,7 @@ def report(
     file_format: Annotated[
         ReportFormat, typer.Option("--format", help="What to write; perfetto opens in ui.perfetto.dev.")
     ] = ReportFormat.HTML,
+    size: Annotated[FigureSize, typer.Option(help="Width of svg, pdf and png figures.")] = FigureSize.COLUMN,
 ) -> None:
     """Write one self-contained HTML page about a run, or the same in another format."""
     folder = run or newest_run(Path("runs"))
@@ -71,7 +79,7 @@ def report(
     from loadgen.store import load
     from reports.export import FIGURE_FORMATS, render_files
 
-    files = render_files(load(folder), file_format.value)
+    files = render_files(load(folder), file_format.value, size.value)
     if file_format.value in FIGURE_FORMATS:
         place = output or folder / "figures"
         for name, content in files.items():

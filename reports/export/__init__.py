@@ -12,14 +12,17 @@ FIGURE_FORMATS = ("svg", "pdf", "png")
 FORMATS = (*FILE_NAMES, *FIGURE_FORMATS)
 
 
-def render_files(run: Run, file_format: str) -> dict[str, bytes]:
-    """Return the files of a format by name: one for a document, one a figure for svg, pdf and png."""
+def render_files(run: Run, file_format: str, size: str = "column") -> dict[str, bytes]:
+    """Return the files of a format by name: one for a document, one a figure for svg, pdf and png.
+
+    size: of the figures, `column` or `page`.
+    """
     if file_format in FIGURE_FORMATS:
         from reports.figures import FIGURES, render_figure
         from reports.subject import Subject
 
         subject = Subject.of(run)
-        drawn = {f"{name}.{file_format}": render_figure(subject, name, file_format) for name in FIGURES}
+        drawn = {f"{name}.{file_format}": render_figure(subject, name, file_format, size) for name in FIGURES}
         return {name: content for name, content in drawn.items() if content is not None}
     return {FILE_NAMES[file_format]: _render_document(run, file_format).encode()}
 

@@ -139,8 +139,21 @@ def test_figures_are_the_same_bytes_each_time(tmp_path: Path) -> None:
     subject = Subject.of(make_run(tmp_path, Story(num_requests=50)))
     for name in ("latency_cdf", "gaps"):
         assert render_figure(subject, name) == render_figure(subject, name)
-    assert render_figure(subject, "latency_cdf", "pdf").startswith(b"%PDF")  # type: ignore[union-attr]
-    assert render_figure(subject, "latency_cdf", "png").startswith(b"\x89PNG")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("size", "width_inches"), [("column", 3.5), ("page", 7)])
+def test_a_figure_as_a_file_is_as_wide_as_asked_and_brings_its_type(
+    tmp_path: Path, size: str, width_inches: float
+) -> None:
+    subject = Subject.of(make_run(tmp_path, Story(num_requests=50)))
+    svg, pdf, png = (
+        render_figure(subject, "latency_cdf", kind, size) or b"" for kind in ("svg", "pdf", "png")
+    )
+    assert f'width="{72 * width_inches:g}pt"'.encode() in svg
+    assert b"<text" not in svg
+    assert pdf.startswith(b"%PDF")
+    assert b"/FontFile2" in pdf
+    assert int.from_bytes(png[16:20], "big") == 300 * width_inches
 
 
 def test_page_colours_follow_the_theme() -> None:
@@ -152,7 +165,7 @@ def test_page_colours_follow_the_theme() -> None:
 
 
 def test_ten_thousand_requests_fit_in_a_page(tmp_path: Path) -> None:
-    page = render_run(make_run(tmp_path, Story(num_requests=10_000, rate_per_s=300)))
+    page = render_run(make_run(tmp_path, Story(num_requests=10_000, rate_per_s=300, has_account=True)))
     assert len(page.encode()) < 1_500_000
 
 
