@@ -36,11 +36,13 @@ class SteadyScheduler(Scheduler):
         return plan
 
     def _advance(self, phase: Phase, plan: StepPlan) -> None:
+        running = self.state.running
         if phase is Phase.PREFILLS:
-            self._advance_each(phase, plan, tuple(self.state.running))
+            if self.cohort.size < len(running):
+                self._advance_each(phase, plan, tuple(s for s in running if not is_member(s)))
         elif self._advance_cohort(phase, plan):
             if phase is Phase.RUNNING:
-                self._advance_each(phase, plan, tuple(self.state.running[self.cohort.size :]))
+                self._advance_each(phase, plan, tuple(running[self.cohort.size :]))
         else:
             self._dissolve()
             super()._advance(phase, plan)
