@@ -182,7 +182,10 @@ def describe(ctx: typer.Context, options: RunOptions, plan: Plan, target: dict[s
     return {
         "command": shlex.join(["bench", *without_secrets(sys.argv[1:])]),
         "config": {
-            name: {"value": str(value) if isinstance(value, Path) else value, "origin": origin[name]}
+            name: {
+                "value": str(value) if isinstance(value, Path) else value,
+                "origin": origin.get(name, "default"),
+            }
             for name, value in values.items()
         },
         "seeds": {"seed": options.seed, "nonce": secrets.randbits(63)},
