@@ -38,6 +38,22 @@ def features(load: Load) -> NDArray[np.int64]:
     return np.array([has_work, decodes, context, prompts, tokens, pairs, is_mixed, copies], np.int64)
 
 
+def features_of(loads: Loads) -> NDArray[np.int64]:
+    """Return the same for many loads, a row each."""
+    decodes, prompts = loads["decode_seqs"], loads["prefill_seqs"]
+    columns = [
+        decodes + prompts > 0,
+        decodes,
+        loads["decode_context"],
+        prompts,
+        loads["prefill_tokens"],
+        loads["prefill_pairs"],
+        (decodes > 0) & (prompts > 0),
+        loads["swap_blocks"],
+    ]
+    return np.column_stack(columns).astype(np.int64)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
     """Picoseconds for each unit of a load. mixed: once, where decodes and prompts share a step."""
@@ -63,14 +79,6 @@ class Weights:
                 cost += self.mixed
         return cost
 
-    def costs_ps(self, loads: Loads) -> NDArray[np.int64]:
-        """Return the costs of many steps."""
-        decodes, prompts = loads["decode_seqs"], loads["prefill_seqs"]
-        costs = self.base + self.per_decode * decodes + self.per_context * loads["decode_context"]
-        costs = costs + self.per_prompt * prompts + self.per_token * loads["prefill_tokens"]
-        costs = costs + self.per_pair * loads["prefill_pairs"]
-        return np.asarray(costs + self.mixed * ((decodes > 0) & (prompts > 0)), np.int64)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostModel:
@@ -93,11 +101,11 @@ class CostModel:
 
     def costs_ps(self, loads: Loads) -> NDArray[np.int64]:
         """Return the times of many steps."""
-        costs = self.work.costs_ps(loads)
+        rows = features_of(loads)
+        costs = rows @ self.work.as_vector()
         if self.bound is not None:
-            costs = np.maximum(costs, self.bound.costs_ps(loads))
-        is_computing = loads["decode_seqs"] + loads["prefill_seqs"] > 0
-        return np.asarray(np.where(is_computing, costs, 0) + self.per_swap_block * loads["swap_blocks"])
+            costs = np.maximum(costs, rows @ self.bound.as_vector())
+        return np.asarray(costs + self.per_swap_block * loads["swap_blocks"])
 
     def costs_of_decodes_ps(self, load: Load, growth: int, most: int, within_ps: int) -> list[int]:
         """Return the times of the next steps that begin within `within_ps`, at most `most` of them.

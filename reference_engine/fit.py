@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reference_engine.config import ConfigError, EngineConfig
-from reference_engine.cost import PS_PER_NS, CostModel, Loads, Profile, Weights
+from reference_engine.cost import PS_PER_NS, CostModel, Loads, Profile, Weights, features_of
 from reference_engine.step import Load
 from reference_engine.steplog import REQUESTS_FILE, STEP_COLUMNS, STEPS_FILE
 
@@ -34,24 +34,9 @@ ENGINE_COLUMNS = ("arrived_ns", "first_token_ns")
 Floats = NDArray[np.float64]
 
 
-def design(loads: Loads) -> Floats:
-    """Return the features of many steps, one row each, without copied blocks."""
-    decodes, prompts = loads["decode_seqs"], loads["prefill_seqs"]
-    columns = [
-        (decodes + prompts > 0),
-        decodes,
-        loads["decode_context"],
-        prompts,
-        loads["prefill_tokens"],
-        loads["prefill_pairs"],
-        (decodes > 0) & (prompts > 0),
-    ]
-    return np.column_stack(columns).astype(np.float64)
-
-
 def fit_weights(loads: Loads, took_ns: NDArray[np.int64]) -> Weights:
     """Return the coefficients that explain the times of these steps best."""
-    rows, took = design(loads), took_ns.astype(np.float64)
+    rows, took = features_of(loads)[:, : len(NAMES)].astype(np.float64), took_ns.astype(np.float64)
     solution = _solve(rows, took)
     error = rows @ solution / took - 1
     centre = np.median(error)
