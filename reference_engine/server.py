@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence as Seq
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
@@ -42,6 +42,25 @@ from reference_engine.tokenizer import Tokenizer, WordTokenizer
 
 PR_SET_PDEATHSIG = 1
 PROGRAM = "bench serve"
+KNOB_PREFIX = "knob_"
+# Fields that are flags of the same name.
+SETTINGS = {
+    "policy": f"one of: {', '.join(POLICIES)}",
+    "seed": "of the random weights",
+    "block_tokens": "of a block of KV memory",
+    "max_batch": "requests a step",
+    "chunk_tokens": "tokens a step",
+    "swap_tokens": "room for --swap",
+    "threads": "of the engine",
+    "log_requests": "kept in the log",
+}
+DOOR_SETTINGS = {
+    "max_waiting": "requests in the queue",
+    "bucket_tokens": "prompt tokens that may come at once",
+    "bucket_tokens_per_s": "and that may follow",
+    "max_wait_s": "turn away who would wait longer",
+    "drop_after_s": "give up on who was not started by then",
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -62,50 +81,38 @@ def parse_args(argv: Seq[str] | None) -> argparse.Namespace:
     parser.add_argument("--served-model-name", help="name for clients; the folder's or shape's by default")
     parser.add_argument("--device", default="auto", choices=("auto", *get_args(Device)))
     parser.add_argument("--dtype", default=defaults.dtype, choices=get_args(Dtype))
-    parser.add_argument("--policy", default=defaults.policy, help=f"one of: {', '.join(POLICIES)}")
-    parser.add_argument("--seed", type=int, default=defaults.seed, help="of the random weights")
     parser.add_argument("--kv-tokens", type=int, help=f"{defaults.kv_tokens}, on CUDA what fits")
-    parser.add_argument("--block-tokens", type=int, default=defaults.block_tokens)
-    parser.add_argument("--max-batch", type=int, default=defaults.max_batch)
-    parser.add_argument("--chunk-tokens", type=int, default=defaults.chunk_tokens, help="tokens a step")
     parser.add_argument(
         "--max-model-len",
         type=int,
         help=f"{defaults.max_model_len}, or what the model can where that is less",
     )
-    parser.add_argument("--swap-tokens", type=int, default=defaults.swap_tokens, help="room for --swap")
+    add_settings(parser, defaults, SETTINGS)
     parser.add_argument(
         "--prefix-sharing", action=argparse.BooleanOptionalAction, default=defaults.is_prefix_shared
     )
-    parser.add_argument("--threads", type=int, default=defaults.threads, help="of the engine")
     parser.add_argument("--bos", action=argparse.BooleanOptionalAction, default=True, help="before a prompt")
     parser.add_argument(
         "--eos", action=argparse.BooleanOptionalAction, help="may the model end answers; a folder's may"
     )
     parser.add_argument("--check-invariants", action="store_true", help="assert them after every step")
     parser.add_argument("--pin-engine", type=int, metavar="CPU", help="run the engine on this processor only")
-    parser.add_argument("--log-requests", type=int, default=defaults.log_requests, help="kept in the log")
     parser.add_argument("--log-dir", type=Path, help="write the step and request logs here on exit")
     parser.add_argument("--profile-out", type=Path, help="write a cost model of the steps here on exit")
     parser.add_argument("--ready-fd", type=int, metavar="FD", help="write one JSON line here when ready")
     parser.add_argument("--drain-timeout", type=float, default=10.0, metavar="S")
-    add_door(parser)
+    add_settings(parser.add_argument_group("admission control; 0 is off"), defaults.door, DOOR_SETTINGS)
     add_knobs(parser)
     return parser.parse_args(argv)
 
 
-def add_door(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("admission control; 0 is off")
-    group.add_argument("--max-waiting", type=int, default=0, help="requests in the queue")
-    group.add_argument("--bucket-tokens", type=int, default=0, help="prompt tokens that may come at once")
-    group.add_argument("--bucket-tokens-per-s", type=float, default=0.0, help="and that may follow")
-    group.add_argument("--max-wait-s", type=float, default=0.0, help="turn away who would wait longer")
-    group.add_argument(
-        "--drop-after-s", type=float, default=0.0, help="give up on who was not started by then"
-    )
-
-
-KNOB_PREFIX = "knob_"
+def add_settings(
+    group: argparse._ActionsContainer, defaults: EngineConfig | DoorConfig, settings: dict[str, str]
+) -> None:
+    """Add a flag for each named field, with its default and a few words."""
+    for name, words in settings.items():
+        default = getattr(defaults, name)
+        group.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default, help=words)
 
 
 def add_knobs(parser: argparse.ArgumentParser) -> None:
@@ -141,23 +148,16 @@ def engine_config(args: argparse.Namespace, info: ModelInfo, device: Device) -> 
         raise ConfigError(f"--max-model-len {max_model_len} is above the {can} positions of {info.name}")
     config = EngineConfig(
         model=info.name if info.folder is None else str(info.folder),
-        policy=args.policy,
-        seed=args.seed,
-        block_tokens=args.block_tokens,
         kv_tokens=kv_tokens,
-        max_batch=args.max_batch,
-        chunk_tokens=args.chunk_tokens,
         max_model_len=max_model_len,
-        swap_tokens=args.swap_tokens,
         knobs=given_knobs(args),
         is_prefix_shared=args.prefix_sharing,
-        door=DoorConfig(**{f.name: getattr(args, f.name) for f in fields(DoorConfig)}),
+        door=DoorConfig(**{name: getattr(args, name) for name in DOOR_SETTINGS}),
         is_eos_enabled=info.folder is not None if args.eos is None else args.eos,
         device=device,
         dtype=args.dtype,
-        threads=args.threads,
         check_invariants=args.check_invariants,
-        log_requests=args.log_requests,
+        **{name: getattr(args, name) for name in SETTINGS},
     )
     # Refuses what does not fit before anything is started; what fits on a GPU is only known after.
     make_policy(replace(config, kv_tokens=kv_tokens or max_model_len + args.block_tokens))
