@@ -36,12 +36,14 @@ class LiveView:
         *,
         plan_requests: int,
         duration_s: float,
+        max_send_lag_s: float | None = None,
         is_quiet: bool = False,
         console: Console | None = None,
     ) -> None:
         self._console = console or Console(stderr=True, quiet=is_quiet)
         self._plan_requests = plan_requests
         self._duration_s = duration_s
+        self._max_send_lag_s = max_send_lag_s
         self._is_quiet = is_quiet
         self._live: Live | None = None
         if self._console.is_terminal and not is_quiet:
@@ -91,7 +93,20 @@ class LiveView:
             f"{format_number(self._token_rate(progress))} tok/s",
             *latencies,
         ]
-        return ", ".join(parts) + (", draining" if progress.is_draining else "")
+        late = self._late(progress)
+        parts += ["draining"] * progress.is_draining + [f"INVALID so far, {late}"] * bool(late)
+        return ", ".join(parts)
+
+    def _late(self, progress: Progress) -> str:
+        """Why the measurement would be invalid if it ended now; empty where it would not."""
+        from loadgen.measure.verdict import client_late
+
+        if not progress.recent_send_lag_s:
+            return ""
+        lag_s = percentile(progress.recent_send_lag_s, 0.99)
+        ttft_s = percentile(progress.recent_ttft_s, 0.5) if progress.recent_ttft_s else None
+        notice = client_late(lag_s, ttft_s, limit_s=self._max_send_lag_s)
+        return f"{notice.code}: {notice.message.rstrip('.')}" if notice else ""
 
     def _counts(self, progress: Progress) -> list[tuple[str, str]]:
         failed = {kind: n for kind, n in progress.outcomes.items() if kind != "ok" and n}
@@ -126,17 +141,25 @@ class LiveView:
             history.append(round(p99 * 1e6))
             cells = (f"  {name:<4}", f"p50 {format_time(p50)}", f"p99 {format_time(p99)}")
             chart.add_row(*map(Text, cells), Text(sparkline(list(history)), style="cyan"))
-        return Group(head, counts, chart)
+        late = self._late(progress)
+        verdict = (
+            Text(f"  INVALID so far, {late}", style="red") if late else Text("  VALID so far", style="green")
+        )
+        return Group(head, counts, chart, verdict)
 
 
 def percentiles(progress: Progress) -> dict[str, tuple[float, float]]:
     """p50 and p99 of the latest samples, by metric; a metric without samples is left out."""
+    samples = {"TTFT": progress.recent_ttft_s, "ITL": progress.recent_itl_s}
+    return {
+        name: (percentile(values, 0.5), percentile(values, 0.99))
+        for name, values in samples.items()
+        if values
+    }
+
+
+def percentile(values: tuple[float, ...], share: float) -> float:
+    """A quantile of samples, by the rule of all quantiles."""
     from loadgen.stats.quantile import quantiles
 
-    samples = {"TTFT": progress.recent_ttft_s, "ITL": progress.recent_itl_s}
-    found = {}
-    for name, values in samples.items():
-        if values:
-            p50, p99 = quantiles(np.array(values, np.float64), [0.5, 0.99])
-            found[name] = (p50, p99)
-    return found
+    return quantiles(np.array(values, np.float64), [share])[0]

@@ -119,7 +119,13 @@ def _record(
 
     manifest = redacted(describe(ctx, options, plan, target.facts()), target.secrets)
     config = drive_config(options, plan, folder.run_id, target, manifest["seeds"]["nonce"])
-    with LiveView(plan_requests=len(plan), duration_s=plan.span_s, is_quiet=options.quiet) as view:
+    live = LiveView(
+        plan_requests=len(plan),
+        duration_s=plan.span_s,
+        max_send_lag_s=options.max_send_lag,
+        is_quiet=options.quiet,
+    )
+    with live as view:
         record(
             plan,
             config,

@@ -82,8 +82,8 @@ class WorkerStats(TransportCounts):
 class Progress:
     """Where a drive stands. Tokens and samples come from requests that have ended, never from live streams.
 
-    outcomes: ended requests by outcome. recent_ttft_s, recent_itl_s: samples of the last reports, for live
-    percentiles; TTFT from the scheduled instant.
+    outcomes: ended requests by outcome. recent_...: samples of the last reports, for live percentiles and the
+    verdict so far; TTFT from the scheduled instant.
     """
 
     elapsed_s: float
@@ -93,6 +93,7 @@ class Progress:
     num_ended: int
     outcomes: dict[str, int]
     output_tokens: int
+    recent_send_lag_s: tuple[float, ...]
     recent_ttft_s: tuple[float, ...]
     recent_itl_s: tuple[float, ...]
     is_draining: bool

@@ -51,6 +51,7 @@ class Tally:
 
     outcomes: Counter[str] = field(default_factory=Counter)
     output_tokens: int = 0
+    send_lag_s: list[float] = field(default_factory=list)
     ttft_s: list[float] = field(default_factory=list)
     itl_s: list[float] = field(default_factory=list)
 
@@ -58,6 +59,8 @@ class Tally:
         """Count a row, and keep some of its samples for the live percentiles."""
         self.outcomes[record.outcome.value] += 1
         self.output_tokens += record.output_tokens or 0
+        if record.sent_ns is not None and len(self.send_lag_s) < MAX_SAMPLES:
+            self.send_lag_s.append((record.sent_ns - record.scheduled_ns) / 1e9)
         if record.outcome is not Outcome.OK or record.first_token_ns is None:
             return
         if len(self.ttft_s) < MAX_SAMPLES:

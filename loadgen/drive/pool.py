@@ -101,6 +101,7 @@ class Crew:
         self.workers = [Worker(task) for task in tasks]
         self.outcomes: Counter[str] = Counter()
         self.output_tokens = 0
+        self.recent_send_lag_s: deque[float] = deque(maxlen=RECENT_SAMPLES)
         self.recent_ttft_s: deque[float] = deque(maxlen=RECENT_SAMPLES)
         self.recent_itl_s: deque[float] = deque(maxlen=RECENT_SAMPLES)
 
@@ -143,6 +144,7 @@ class Crew:
             worker.num_in_flight = message.num_in_flight
             self.outcomes.update(message.tally.outcomes)
             self.output_tokens += message.tally.output_tokens
+            self.recent_send_lag_s.extend(message.tally.send_lag_s)
             self.recent_ttft_s.extend(message.tally.ttft_s)
             self.recent_itl_s.extend(message.tally.itl_s)
 
@@ -163,6 +165,7 @@ class Crew:
             num_ended=self.outcomes.total(),
             outcomes=dict(self.outcomes),
             output_tokens=self.output_tokens,
+            recent_send_lag_s=tuple(self.recent_send_lag_s),
             recent_ttft_s=tuple(self.recent_ttft_s),
             recent_itl_s=tuple(self.recent_itl_s),
             is_draining=num_sent == len(plan),

@@ -18,6 +18,7 @@ MIDWAY = Progress(
     num_ended=233,
     outcomes={"ok": 230, "http_status": 2, "reset": 1},
     output_tokens=8400,
+    recent_send_lag_s=(0.0001, 0.0002),
     recent_ttft_s=(0.03, 0.04, 0.05),
     recent_itl_s=(0.010, 0.011, 0.060),
     is_draining=False,
@@ -67,7 +68,26 @@ def test_on_a_terminal_a_panel_is_drawn_and_taken_away() -> None:
     assert "sent 240 of 600" in panel
     assert "p99 60.0 ms" in panel
     assert "18 s to go" in panel
+    assert "VALID so far" in panel
+    assert "INVALID" not in panel
     assert shown(screen).endswith("\x1b[2K")
+
+
+def test_a_client_that_is_late_is_told_while_it_runs() -> None:
+    late = replace(MIDWAY, recent_send_lag_s=(0.0001, 0.03))
+    for is_terminal in (True, False):
+        screen = console(is_terminal=is_terminal)
+        with LiveView(plan_requests=600, duration_s=30, console=screen) as view:
+            view.update(late)
+            assert "INVALID so far, client_late: send lag p99 30 ms, limit 2 ms" in shown(screen)
+
+
+def test_a_limit_that_was_given_is_the_one_that_counts() -> None:
+    screen = console(is_terminal=False)
+    late = replace(MIDWAY, recent_send_lag_s=(0.03,))
+    with LiveView(plan_requests=600, duration_s=30, max_send_lag_s=0.05, console=screen) as view:
+        view.update(late)
+    assert "INVALID" not in shown(screen)
 
 
 def test_quiet_is_silent() -> None:
