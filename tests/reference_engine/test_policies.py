@@ -19,6 +19,7 @@ from reference_engine.policies.admission import peak_tokens
 from reference_engine.policies.order import FairQueue
 from reference_engine.sequence import FinishReason, Sequence
 from reference_engine.step import Constraint
+from reference_engine.steplog import STEP_COLUMNS
 from tests.reference_engine.stub import Simulated, make_sequence, run_to_end, simulate, stub_engine
 
 MS = 1_000_000
@@ -103,6 +104,22 @@ def test_static_holds_memory_until_the_batch_ends() -> None:
     assert len(set(used)) == 1
     run_to_end(engine)
     assert engine.scheduler.tables.pool.num_used == 0
+
+
+def flapping(policy: str) -> tuple[float, float]:
+    """Return how the number of decodes changes from step to step, and how it is spread, over its mean."""
+    rng = np.random.default_rng(5)
+    load = [request(30, int(n), at_ms=4 * i) for i, n in enumerate(rng.geometric(1 / 40, 200))]
+    engine = engine_for(policy)
+    simulate(engine, load)
+    decodes = engine.log.steps()[20:-200, STEP_COLUMNS.index("decode_seqs")]
+    return float(np.abs(np.diff(decodes)).mean() / decodes.mean()), float(decodes.std() / decodes.mean())
+
+
+def test_the_batch_flaps_where_it_drains_or_prompts_have_steps_of_their_own() -> None:
+    change, spread = ({p: flapping(p)[i] for p in ("static", "orca", "vllm-v0", "vllm-v1")} for i in (0, 1))
+    assert change["vllm-v0"] > 5 * max(change["orca"], change["vllm-v1"])
+    assert spread["static"] > 1.5 * max(spread["orca"], spread["vllm-v1"])
 
 
 # Prompts against decodes (A.2 to A.6; check 6, G4).
@@ -297,6 +314,22 @@ def test_what_was_swapped_out_comes_back_only_above_the_watermark() -> None:
     assert num_swaps[1] < num_swaps[0]
 
 
+def test_what_is_swapped_out_comes_back_before_anyone_new() -> None:
+    tight = replace(CONFIG, kv_tokens=640, chunk_tokens=64, max_model_len=256, swap_tokens=2048)
+    engine = engine_for("vllm-v0", config=tight, swap=True)
+    for sequence in (request(24, 80) for _ in range(24)):
+        engine.add(sequence)
+    num_held_back = 0
+    while engine.has_work:
+        is_swapped, num_waiting = bool(engine.scheduler.state.swapped), len(engine.scheduler.state.waiting)
+        plan = engine.scheduler.schedule()
+        if is_swapped:
+            assert not any(sequence.num_emitted == 0 for sequence in plan.admitted)
+            num_held_back += num_waiting > 0
+        engine.scheduler.postprocess(plan, [1 if s.num_missing == n else -1 for s, n in plan.scheduled])
+    assert num_held_back > 0
+
+
 def test_a_full_swap_space_falls_back_to_recomputing() -> None:
     result = pressed("vllm-v0", config=replace(CONFIG, swap_tokens=32), swap=True)
     assert sum(r.num_recomputed for r in result.requests) > 0
@@ -401,6 +434,18 @@ def test_the_fair_queue_bounds_the_gap_between_tenants_and_fcfs_does_not() -> No
     bound = 2 * max(num_prompt, 2 * batch * 28)
     assert gaps["vtc"] <= bound
     assert gaps["fcfs"] > 5 * bound
+
+
+def test_an_unfit_head_of_one_tenant_blocks_all_tenants() -> None:
+    ttft = {}
+    for order in ("vtc", "fcfs"):
+        config = replace(CONFIG, kv_tokens=512, max_model_len=512)
+        load = [request(100, 150, user="a"), request(440, 4, at_ms=10, user="b")]
+        load.append(request(8, 4, at_ms=11, user="c"))
+        result = simulate(engine_for("vllm-v1", config=config, order=order, skip_window=2), load)
+        ttft[order] = result.ttft_ns(load[2])
+    assert ttft["vtc"] > 100 * MS
+    assert ttft["fcfs"] < 10 * MS
 
 
 def test_a_tenant_that_paused_gets_no_credit_for_it() -> None:
