@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reports.repeat import format_named
-from reports.sides import cause_sentences, side_columns, side_rows
+from reports.sides import cause_sentences, side_columns, side_rows, sides_of
 
 COLOURS = {"better": "green", "worse": "red", "equivalent": "green", "undecided": "yellow"}
 
@@ -41,7 +41,7 @@ def print_comparison(
 ) -> None:
     """Print compare.json; wide: the figures that are not primary with their tests too."""
     margin = f"margin {100 * document['rule']['margin']:g} %"
-    _print_sides(document.get("sides") or [], console)
+    _print_sides(sides_of(document), console)
     for comparison in document["comparisons"]:
         console.print(Text(f"{comparison['base']} -> {comparison['arm']}", style="bold"), soft_wrap=True)
         primary = [figure for figure in comparison["figures"] if figure["is_primary"]]
@@ -63,6 +63,8 @@ def print_comparison(
 
 
 def _print_sides(sides: Sequence[Mapping[str, Any]], console: Console) -> None:
+    if not sides:
+        return
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in side_columns(sides):
         table.add_column(column, justify="left" if column == "arm" else "right")

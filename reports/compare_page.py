@@ -13,7 +13,7 @@ from reports.compare import describe_test, format_change, format_interval
 from reports.figure_spec import FigureSpec, draw_all
 from reports.pages import Cell, SeriesPage, Table, run_link
 from reports.repeat import format_named
-from reports.sides import cause_sentences, side_columns, side_figures, side_rows
+from reports.sides import cause_sentences, side_columns, side_figures, side_rows, sides_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,7 +31,7 @@ CHANGES = (
 def render_comparison(folder: Path) -> str:
     """Return the page of the comparison whose compare.json lies in `folder`."""
     document = read_document(folder / "compare.json")
-    sides = document.get("sides") or []
+    sides = sides_of(document)
     comparisons = [one for one in document["comparisons"] if one["figures"]]
     specs: dict[str, FigureSpec[Json]] = {
         f"pairs-{number}": FigureSpec(
@@ -77,7 +77,7 @@ def render_comparison_markdown(folder: Path) -> str:
     from reports.export.markdown import escape, table
 
     document = read_document(folder / "compare.json")
-    sides = document.get("sides") or []
+    sides = sides_of(document)
     blocks = [f"## bench compare: {escape(folder.resolve().name)}"]
     blocks.append(table(side_columns(sides), [[escape(cell) for cell in row] for row in side_rows(sides)]))
     blocks.append("\n".join(f"- {escape(name)}: {escape(said)}" for name, said in cause_sentences(sides)))

@@ -53,6 +53,11 @@ MIN_SHARE = 0.05
 MAX_CAUSES = 4
 
 
+def sides_of(document: Json) -> list[Json]:
+    """Return the arms of compare.json that have a valid run."""
+    return [side for side in document.get("sides") or () if side["num_runs"]]
+
+
 def side_columns(sides: Sequence[Json]) -> list[str]:
     """Name the columns for which an arm has a value."""
     return ["arm", *(title for title, _ in _kept(sides))]
@@ -93,7 +98,7 @@ def _sentence(causes_s: Mapping[str, float]) -> str:
 
 def draw_latencies(document: Json, axes: list[Axes]) -> bool:
     """Draw TTFT and ITL of each arm, from p50 (a bar) to p99 (a dot)."""
-    drawn, sides = False, document.get("sides")
+    drawn, sides = False, sides_of(document)
     if not sides:
         return False
     for ax, metric in zip(axes, ("ttft", "itl"), strict=True):
@@ -115,7 +120,7 @@ def draw_latencies(document: Json, axes: list[Axes]) -> bool:
 
 def draw_causes(document: Json, axes: list[Axes]) -> bool:
     """Draw the mean request of each arm as a bar of its causes."""
-    (ax,), sides = axes, document.get("sides")
+    (ax,), sides = axes, sides_of(document)
     if not sides:
         return False
     left = [0.0] * len(sides)
