@@ -18,6 +18,7 @@ from torch import Tensor
 from reference_engine.attention.ragged import MIN_SPLIT_TOKENS, Geometry, Tiles
 
 LOG2_E = 1.4426950408889634
+OPTIONS = {"num_warps": 4, "num_stages": 2}  # of keys and values; fits the shared memory of small GPUs
 MIN_DOT = 16  # a side of a matrix product on tensor cores is no shorter
 
 
@@ -121,17 +122,32 @@ def _combine(parts, weights, out, HEAD_DIM: tl.constexpr, NUM_SPLITS: tl.constex
     tl.store(out + flat_head * HEAD_DIM + dim, mixed.to(out.dtype.element_ty), mask=dim < HEAD_DIM)
 
 
+def constants_of(geometry: Geometry, tiles: Tiles, dtype: torch.dtype) -> dict[str, int]:
+    """Return what `_attend` is compiled for."""
+    group = geometry.heads // geometry.kv_heads
+    return {
+        "HEAD_DIM": geometry.head_dim,
+        "GROUP": group,
+        "PAGE": geometry.page,
+        "WINDOW": geometry.window,
+        "IS_SPLIT": tiles.num_splits > 1,
+        "MIN_SPLIT": MIN_SPLIT_TOKENS,
+        "BLOCK_ROWS": max(MIN_DOT, triton.next_power_of_2(tiles.rows * group)),
+        "BLOCK_TOKENS": 32 if dtype == torch.float32 else 64,
+        "BLOCK_DIM": max(MIN_DOT, triton.next_power_of_2(geometry.head_dim)),
+    }
+
+
 def attend_tiles(
     query: Tensor, pages: Tensor, tables: Tensor, tiles: Tiles, out: Tensor, geometry: Geometry
 ) -> None:
     """See `AttendTiles`."""
-    heads, head_dim, num_splits = geometry.heads, geometry.head_dim, tiles.num_splits
-    group = heads // geometry.kv_heads
-    num_parts = len(query) * heads * num_splits if num_splits > 1 else 0
+    head_dim, num_splits = geometry.head_dim, tiles.num_splits
+    num_heads = len(query) * geometry.heads
+    num_parts = num_heads * num_splits if num_splits > 1 else 0
     parts = torch.empty(num_parts, head_dim, dtype=torch.float32, device=query.device)
     weights = torch.empty(num_parts, dtype=torch.float32, device=query.device)
-    block_dim = max(MIN_DOT, triton.next_power_of_2(head_dim))
-    # Two stages of keys and values of these sizes fit into the shared memory of small GPUs.
+    constants = constants_of(geometry, tiles, query.dtype)
     _attend[len(tiles.spans), geometry.kv_heads, num_splits](
         query,
         pages,
@@ -142,19 +158,15 @@ def attend_tiles(
         weights,
         query.stride(0),
         LOG2_E / head_dim**0.5,
-        HEAD_DIM=head_dim,
-        GROUP=group,
-        PAGE=geometry.page,
-        WINDOW=geometry.window,
-        IS_SPLIT=num_splits > 1,
-        MIN_SPLIT=MIN_SPLIT_TOKENS,
-        BLOCK_ROWS=max(MIN_DOT, triton.next_power_of_2(tiles.rows * group)),
-        BLOCK_TOKENS=32 if query.dtype == torch.float32 else 64,
-        BLOCK_DIM=block_dim,
-        num_warps=4,
-        num_stages=2,
+        **constants,
+        **OPTIONS,
     )
     if num_splits > 1:
-        _combine[(len(query) * heads,)](
-            parts, weights, out, HEAD_DIM=head_dim, NUM_SPLITS=num_splits, BLOCK_DIM=block_dim
+        _combine[(num_heads,)](
+            parts,
+            weights,
+            out,
+            HEAD_DIM=head_dim,
+            NUM_SPLITS=num_splits,
+            BLOCK_DIM=constants["BLOCK_DIM"],
         )

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
 from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -256,6 +260,19 @@ def test_padding_reads_nothing_and_says_nothing(monkeypatch: pytest.MonkeyPatch)
     tables = torch.zeros(1, dtype=torch.int64, device=DEVICE)
     attend_tiles(query, pages.layers[0], tables, tiles, out, geometries_of(SHAPE, PAGE)[0])
     assert torch.equal(out, torch.zeros_like(out))
+
+
+@needs_triton
+def test_kernels_compile_for_gpus_that_are_not_here(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.reference_engine.compile_kernels"]
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    environment.pop("TRITON_INTERPRET", None)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    variants = [line.split() for line in done.stdout.splitlines()]
+    assert len(variants) == 16
+    for _, _, dtype, _, shared_bytes, _, num_products in variants:
+        assert int(shared_bytes) <= 99 << 10, "more shared memory than a block of a small GPU has"
+        assert (int(num_products) > 0) == (dtype == "torch.bfloat16")
 
 
 def test_tiles_cover_each_row_once_and_point_at_their_blocks() -> None:
