@@ -35,6 +35,14 @@ def shown_figures(document: Mapping[str, Any]) -> list[str]:
     return [name for name in (*latencies, *RATES, *SHARES) if name in document["figures"]]
 
 
+def objectives(document: Mapping[str, Any]) -> list[str]:
+    """Say of each objective in how many runs it held."""
+    return [
+        f"{one['objective']} held in {one['num_met']} of {one['num_runs']} valid runs"
+        for one in document.get("slo") or ()
+    ]
+
+
 def print_repeat(document: Mapping[str, Any], folder: str, console: Console) -> None:
     """Print the figures of repeat.json, and the runs that are invalid."""
     runs = document["runs"]
@@ -46,10 +54,8 @@ def print_repeat(document: Mapping[str, Any], folder: str, console: Console) -> 
         interval = format_interval(name, figure["interval"])
         table.add_row(name, format_named(name, figure["value"]), interval, format_percent(figure["spread"]))
     console.print(table)
-    for one in document.get("slo") or ():
-        console.print(
-            f"{one['objective']} held in {one['num_met']} of {one['num_runs']} valid runs", highlight=False
-        )
+    for sentence in objectives(document):
+        console.print(Text(sentence))
     num_valid = sum(not run["reasons"] for run in runs)
     console.print(Text(f"{num_valid} of {len(runs)} runs valid, each with a seed of its own"))
     for run in runs:

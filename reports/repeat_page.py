@@ -11,7 +11,7 @@ from reports.canvas import BLUE, INK, MUTED
 from reports.figure_spec import FigureSpec, draw_all
 from reports.pages import Cell, SeriesPage, Table, run_link
 from reports.quantities import format_percent
-from reports.repeat import format_interval, format_named, shown_figures
+from reports.repeat import format_interval, format_named, objectives, shown_figures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,7 +31,10 @@ def render_repeat(folder: Path) -> str:
         badge="VALID" if num_valid == len(runs) else "INVALID",
         claim=f"{num_valid} of {len(runs)} measurements can be trusted",
         answer=_answer(figures, num_valid),
-        notes=["One question, asked once a run, each with a seed of its own; intervals are over the runs."],
+        notes=[
+            *(f"{sentence}." for sentence in objectives(document)),
+            "One question, asked once a run, each with a seed of its own; intervals are over the runs.",
+        ],
         before=[
             Table(
                 heading="Over all valid runs",

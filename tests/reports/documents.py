@@ -105,7 +105,8 @@ def compared(name: str, change: str, ratio: float, *, is_primary: bool) -> dict[
 def side(name: str, wait_s: float) -> dict[str, Any]:
     figures = {f"{m}.{s}": wait_s for m in ("ttft", "itl") for s in ("p50", "p99")}
     causes = {"client": 0.001, "own": 0.2, "wait_slot": wait_s, "batch": 0.05, "interference": 0.02}
-    return {"name": name, "figures": {**figures, "ttft.p99": 4 * wait_s}, "engine": {}, "causes_s": causes}
+    figures["ttft.p99"] = 4 * wait_s
+    return {"name": name, "num_runs": 5, "figures": figures, "engine": {}, "causes_s": causes}
 
 
 def write_comparison(folder: Path) -> None:
@@ -150,4 +151,6 @@ def write_repeat(folder: Path, num_runs: int = 5) -> None:
     interval = [0.09, 0.13] if num_runs > 1 else None
     figure = {"value": 0.11, "interval": interval, "spread": 0.08, "num_runs": num_runs - 1}
     figures = {**dict.fromkeys(names, figure), "ok": {**figure, "value": 21.5, "interval": None}}
-    (folder / "repeat.json").write_text(json.dumps({"schema_version": 1, "figures": figures, "runs": runs}))
+    slo = [{"objective": "ttft.p99 <= 200 ms", "num_met": num_runs - 1, "num_runs": num_runs - 1}]
+    document = {"schema_version": 1, "figures": figures, "runs": runs, "slo": slo}
+    (folder / "repeat.json").write_text(json.dumps(document))

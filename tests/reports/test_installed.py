@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.loadgen.test_attribution import bench
 from tests.reports.browser import CHROMIUM, Browser, shared_browser
 from tests.reports.documents import write_capacity, write_comparison, write_repeat, write_sweep
 from tests.reports.synthetic import Story, make_run, write_server_metrics
@@ -42,6 +43,12 @@ def write_runs(folder: Path) -> None:
         make_run(folder / "made", Story(num_requests=20)).path.rename(folder / f"20260131T12000{number}Z-run")
 
 
+def write_study(folder: Path) -> Path:
+    assert bench("study", "--only", "static,padding", "--quick", "--out", str(folder)) == 0
+    (study,) = folder.iterdir()
+    return study
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     """A kind of page: who writes its folder or one inside, and how many figures it has."""
@@ -57,6 +64,7 @@ KINDS = {
     "capacity": Kind(write=write_capacity, num_figures=1),
     "compare": Kind(write=write_comparison, num_figures=3),
     "repeat": Kind(write=write_repeat, num_figures=1),
+    "study": Kind(write=write_study, num_figures=1),
     "index": Kind(write=write_runs, num_figures=0),
 }
 

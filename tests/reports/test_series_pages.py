@@ -81,6 +81,7 @@ def test_a_repeat_says_its_interval_and_which_run_is_left_out(tmp_path: Path) ->
     page = PageReader(render_series(tmp_path) or "")
     assert "Over 4 valid runs the TTFT p99 is 110 ms, with 95 % confidence 90.0 ms to 130 ms." in page.text
     assert "4 of 5 measurements can be trusted" in page.text
+    assert "ttft.p99 <= 200 ms held in 4 of 4 valid runs." in page.text
     assert "INVALID client_late" in " ".join(page.text.split())
     assert page.tags("figure") == ["figure"]
 
