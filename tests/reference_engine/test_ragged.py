@@ -38,6 +38,8 @@ from reference_engine.executors.device import (
 from reference_engine.executors.torch import load_decoder
 from reference_engine.kv_cache import BlockTables
 from reference_engine.model import Decoder
+from reference_engine.sampling import draw
+from reference_engine.sequence import Sampling
 from reference_engine.weights import random_weights
 from tests.reference_engine.ragged import attend_row_by_row
 from tests.reference_engine.stub import answer_of, make_sequence, run_to_end
@@ -260,6 +262,21 @@ def test_padding_reads_nothing_and_says_nothing(monkeypatch: pytest.MonkeyPatch)
     tables = torch.zeros(1, dtype=torch.int64, device=DEVICE)
     attend_tiles(query, pages.layers[0], tables, tiles, out, geometries_of(SHAPE, PAGE)[0])
     assert torch.equal(out, torch.zeros_like(out))
+
+
+@needs_cuda
+@pytest.mark.parametrize("counts", [[1, 1, 1], [1, 30]], ids=["decode", "mixed"])
+def test_a_step_waits_for_nothing(counts: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Pair(SHAPE, triton_kernels(monkeypatch))
+    batch = draw_batch(np.random.default_rng(4), [7] * len(counts), counts)
+    pair.check(batch)
+    sequences = [make_sequence([1], 1) for _ in counts]
+    sequences[0].sampling = Sampling(temperature=1.0, top_k=3)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        draw(pair.forward.forward(batch), sequences)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 @needs_triton
