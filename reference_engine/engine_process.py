@@ -195,7 +195,10 @@ def main() -> None:
         os.sched_setaffinity(0, {args.pin})
     config = msgspec.json.decode(args.config, type=EngineConfig)
     end = EngineEnd(socket.socket(fileno=args.fd))
-    engine, ready = start_engine(config)
+    try:
+        engine, ready = start_engine(config)
+    except ConfigError as error:
+        sys.exit(f"reference_engine: {error}")
     config = engine.config
     # What start-up made lives for ever: keep the collector from walking it between two steps.
     gc.collect()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from reference_engine.attention.paged import PagedAttention
 from reference_engine.attention.pages import Pages
-from reference_engine.config import EngineConfig
+from reference_engine.config import ConfigError, EngineConfig
 from reference_engine.executors.batch import Batch, blank_batch
 from reference_engine.executors.device import DeviceForward, GraphCapture
 from reference_engine.kv_cache import BlockTables
@@ -73,13 +73,16 @@ def load_decoder(config: EngineConfig) -> Decoder:
 
 
 def tokens_that_fit(decoder: Decoder, block_tokens: int) -> int:
-    """Return how many tokens' keys and values the GPU has room for beside the weights."""
+    """Return how many tokens' keys and values a GPU has room for beside the weights; raises ConfigError."""
     shape = decoder.shape
     token_bytes = shape.layers * 2 * shape.kv_heads * shape.head_dim * decoder.weights.norm.element_size()
     torch.cuda.empty_cache()
     num_free_bytes, _ = torch.cuda.mem_get_info()
     # One block less: padding writes to a block of its own.
-    return int(KV_SHARE * num_free_bytes) // token_bytes - block_tokens
+    num_tokens = int(KV_SHARE * num_free_bytes) // token_bytes - block_tokens
+    if num_tokens < block_tokens:
+        raise ConfigError(f"the weights leave {num_free_bytes / 1e6:.0f} MB of the GPU: take a smaller model")
+    return num_tokens
 
 
 class TorchExecutor:

@@ -8,6 +8,7 @@ import torch
 from reference_engine import devices
 from reference_engine.config import ConfigError, EngineConfig
 from reference_engine.devices import choose_device
+from reference_engine.executors.torch import load_decoder, tokens_that_fit
 from reference_engine.server import main
 
 
@@ -50,6 +51,16 @@ def test_cuda_without_triton_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(ConfigError, match="triton is missing"):
         choose_device("cuda")
+
+
+def test_what_fits_is_most_of_what_the_weights_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = load_decoder(EngineConfig(model="nano"))
+    token_bytes = 2 * 2 * 32 * 4  # two layers, k and v, one head of 32, float32
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1000 * token_bytes, 0))
+    assert tokens_that_fit(decoder, 16) == 900 - 16
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (20 * token_bytes, 0))
+    with pytest.raises(ConfigError, match="take a smaller model"):
+        tokens_that_fit(decoder, 16)
 
 
 def test_only_a_gpu_may_decide_how_many_tokens_fit() -> None:
