@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from reports.axes import label_times
+from reports.axes import label_times, place_legend
 from reports.canvas import AMBER, BLUE, GREEN, INK, MUTED, PURPLE, VERMILLION
 from reports.figure_spec import FigureSpec
 
@@ -27,7 +27,7 @@ def chart_spec(chart: Json) -> FigureSpec[Json]:
 
 def draw_lines(chart: Json, axes: list[Axes]) -> bool:
     """Draw each series as a line through its points."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
     (ax,) = axes
     for series, colour in zip(chart["series"], COLOURS, strict=False):
@@ -42,13 +42,14 @@ def draw_lines(chart: Json, axes: list[Axes]) -> bool:
         label_times(ax, "y")
     elif chart["y_log"]:
         ax.set_yscale("log")
+        ax.yaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0)))
         ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
         ax.yaxis.set_minor_formatter(NullFormatter())
     else:
         ax.set_ylim(bottom=0)
     ax.set_xlabel(chart["x_label"])
     ax.set_ylabel(chart["y_label"])
-    _place_legend(ax)
+    place_legend(ax)
     return True
 
 
@@ -63,7 +64,7 @@ def draw_bars(chart: Json, axes: list[Axes]) -> bool:
     ax.margins(x=0.12)
     _label_rows(ax, chart, places)
     if num > 1:
-        _place_legend(ax)
+        place_legend(ax)
     return True
 
 
@@ -76,8 +77,9 @@ def draw_stack(chart: Json, axes: list[Axes]) -> bool:
         widths = [max(value, 0.0) for value in series["y"]]
         ax.barh(range(len(places)), widths, left=left, height=0.6, color=colour, label=series["name"])
         left = [a + b for a, b in zip(left, widths, strict=True)]
+    ax.set_xlim(0, 1.05)
     _label_rows(ax, chart, places)
-    _place_legend(ax)
+    ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, borderaxespad=0.2, columnspacing=1.2)
     return True
 
 
@@ -86,7 +88,3 @@ def _label_rows(ax: Axes, chart: Json, places: list[str]) -> None:
     ax.set_ylim(len(places) - 0.5, -0.5)
     ax.grid(axis="y", visible=False)
     ax.set_xlabel(chart["y_label"] or chart["x_label"])
-
-
-def _place_legend(ax: Axes) -> None:
-    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0.2, columnspacing=1.2)

@@ -42,16 +42,21 @@ def _section(experiment: Json, folder: Path) -> dict[str, Any]:
             for number, chart in enumerate(experiment["charts"])
             for figure in draw_all({f"{experiment['name']}-{number}": chart_spec(chart)}, chart)
         ],
+        "commands": list(dict.fromkeys(_command(experiment, row) for row in experiment["rows"])),
         "rows": [
             {
                 "arm": row["arm"],
-                "command": row["command"],
                 "cells": format_cells(experiment, row),
                 "runs": [{**run, "link": _link(run["folder"], folder)} for run in row["runs"]],
             }
             for row in experiment["rows"]
         ],
     }
+
+
+def _command(experiment: Json, row: Json) -> str:
+    command = row["command"]
+    return command if experiment["kind"] == "device" else f"{command} --seed {row['runs'][0]['seed']}"
 
 
 def _size(experiment: Json) -> str:

@@ -12,6 +12,7 @@ from loadgen.study.model import Conducted, MissingFigureError, Outcome, Results,
 
 STUDY_SCHEMA_VERSION = 1
 DOCUMENT = "study.json"
+CURVE_COMMAND = "python -m reference_engine.decode_curve"
 HOW = {
     "simulated": "simulated: virtual time, the engine's own scheduler, a cost model in place of the model",
     "live": "live: the torch engine, measured over HTTP on this machine",
@@ -46,7 +47,9 @@ def describe_experiment(conducted: Conducted) -> dict[str, Any]:
         "rows": [
             {
                 "arm": arm,
-                "command": f"bench run {experiment.command(arm)}" if arm in experiment.arms else "",
+                "command": CURVE_COMMAND
+                if experiment.kind == "device"
+                else f"bench run {experiment.command(arm)}",
                 "values": [_mean(outcomes, arm, figure) for figure, *_ in pairs],
                 "runs": [
                     {"folder": run.folder, "seed": run.seed, "reasons": list(run.reasons)}
