@@ -111,27 +111,18 @@ def _scaled(value: float, ns_per_unit: int) -> int:
 
 
 def _date_ns(match: re.Match[str]) -> int:
-    seconds = _epoch_s(match[1].replace("T", " "))
     fraction = int((match[2] or "0")[:9].ljust(9, "0"))
-    return (seconds - _offset_s(match[3])) * 1_000_000_000 + fraction
+    return _epoch_s(match[1], match[3]) * 1_000_000_000 + fraction
 
 
 @lru_cache(maxsize=4096)
-def _epoch_s(text: str) -> int:
-    form = "%Y-%m-%d %H:%M:%S" if text.count(":") == 2 else "%Y-%m-%d %H:%M"
+def _epoch_s(text: str, zone: str | None) -> int:
+    """Seconds of a date without its fraction; without a zone it is UTC."""
+    offset = "+00:00" if zone in (None, "UTC") else str(zone).upper()
     try:
-        return int(datetime.strptime(text, form).replace(tzinfo=UTC).timestamp())
+        return int(datetime.fromisoformat(text + offset).timestamp())
     except ValueError:
         raise CellError("unparsable") from None
-
-
-@lru_cache(maxsize=256)
-def _offset_s(zone: str | None) -> int:
-    if zone is None or zone[0] not in "+-":
-        return 0
-    digits = zone[1:].replace(":", "")
-    seconds = int(digits[:2]) * 3600 + int(digits[2:]) * 60
-    return -seconds if zone[0] == "-" else seconds
 
 
 def _datetime_ns(value: datetime) -> int:

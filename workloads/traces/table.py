@@ -29,12 +29,8 @@ NO_DELAY = -1
 CHUNK_ROWS = 65_536
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
-    """Some rows, by column; lines: their numbers in the file."""
-
-    lines: list[int]
-    cells: dict[str, list[Any]]
+Cells = dict[str, list[Any]]
+"""Some rows of the file, by column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,25 +151,20 @@ class _Reader:
             else:
                 whole.append((line, cells))
         by_column = zip(*(cells for _, cells in whole), strict=True) if whole else [()] * len(self.columns)
-        cells_of = dict(zip(self.columns, map(list, by_column), strict=True))
-        chunk = Chunk(lines=[line for line, _ in whole], cells=cells_of)
-        n = len(whole)
-        form = self.form
+        cells_of: Cells = dict(zip(self.columns, map(list, by_column), strict=True))
+        lines, n, form = [line for line, _ in whole], len(whole), self.form
         bad: BadCells = {}
-        values: dict[str, NDArray[np.int64]] = {"line": np.array(chunk.lines, dtype=np.int64)}
-        delay = self._delays(chunk, bad)
-        values["delay_ns"] = delay
-        if form.arrival is None:
-            values["arrival_ns"] = np.zeros(n, np.int64)
-        else:
-            values["arrival_ns"], wrong = instants(chunk.cells[form.arrival], form.unit)
-            _note(bad, form.arrival, {i: why for i, why in wrong.items() if delay[i] < 0})
+        values = {"line": np.array(lines, dtype=np.int64), "delay_ns": self._delays(cells_of, n, bad)}
+        values["arrival_ns"] = np.zeros(n, np.int64)
+        if form.arrival is not None:
+            values["arrival_ns"], wrong = instants(cells_of[form.arrival], form.unit)
+            _note(bad, form.arrival, {i: why for i, why in wrong.items() if values["delay_ns"][i] < 0})
         for name, column in (("input_tokens", form.input_tokens), ("output_tokens", form.output_tokens)):
-            values[name], wrong = counts(chunk.cells[column])
+            values[name], wrong = counts(cells_of[column])
             _note(bad, column, wrong)
-        blocks = self._blocks(chunk, bad)
-        self._refuse(chunk, bad)
-        values["session"] = self._sessions(chunk)
+        blocks = self._blocks(cells_of, n, bad)
+        self._refuse(lines, cells_of, bad)
+        values["session"] = self._sessions(cells_of, n)
         good = np.ones(n, bool)
         good[list(bad)] = False
         for name in ROW_COLUMNS:
@@ -182,42 +173,40 @@ class _Reader:
         self.parts["widths"].append(np.array([len(row) for row in kept], dtype=np.int64))
         self.parts["blocks"] += kept
 
-    def _delays(self, chunk: Chunk, bad: BadCells) -> NDArray[np.int64]:
-        delay = np.full(len(chunk.lines), NO_DELAY, np.int64)
-        if self.form.delay in chunk.cells:
-            cells = chunk.cells[self.form.delay]
+    def _delays(self, cells_of: Cells, n: int, bad: BadCells) -> NDArray[np.int64]:
+        delay = np.full(n, NO_DELAY, np.int64)
+        if self.form.delay in cells_of:
+            cells = cells_of[self.form.delay]
             given = [i for i, cell in enumerate(cells) if cell not in (None, "")]
             delay[given], wrong = instants([cells[i] for i in given], self.form.unit)
             _note(bad, self.form.delay, {given[i]: why for i, why in wrong.items()})
         return delay
 
-    def _refuse(self, chunk: Chunk, bad: BadCells) -> None:
-        where = "line" if self.head.kind in ("csv", "jsonl") else "row"
+    def _refuse(self, lines: list[int], cells_of: Cells, bad: BadCells) -> None:
+        kind = "line" if self.head.kind in ("csv", "jsonl") else "row"
         for i, (column, reason) in sorted(bad.items()):
-            what = _describe(chunk.cells[column][i], reason)
-            self._drop(
-                f"{self.head.path}, {where} {chunk.lines[i]}, column {column}: {what}", f"{reason} {column}"
-            )
+            where = f"{self.head.path}, {kind} {lines[i]}, column {column}"
+            self._drop(f"{where}: {_describe(cells_of[column][i], reason)}", f"{reason} {column}")
 
     def _drop(self, message: str, reason: str) -> None:
         if self.bad_rows == "error":
             raise WorkloadError(f"{message}; correct it, or drop bad rows with --bad-rows drop")
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
 
-    def _sessions(self, chunk: Chunk) -> NDArray[np.int64]:
+    def _sessions(self, cells_of: Cells, n: int) -> NDArray[np.int64]:
         """Number the sessions in the order they are met: by their own id, or along the parent links."""
-        form, n = self.form, len(chunk.lines)
-        if form.parent in chunk.cells and form.row_id in chunk.cells:
+        form = self.form
+        if form.parent in cells_of and form.row_id in cells_of:
             ids = np.zeros(n, np.int64)
-            rows, parents = chunk.cells[form.row_id], chunk.cells[form.parent]
+            rows, parents = cells_of[form.row_id], cells_of[form.parent]
             for i, (row, parent) in enumerate(zip(rows, parents, strict=True)):
                 # A parent that is not in the file: this row starts a session of its own.
                 ids[i] = self.sessions.get(str(parent), self.num_sessions)
                 self.num_sessions = max(self.num_sessions, int(ids[i]) + 1)
                 self.sessions[str(row)] = int(ids[i])
             return ids
-        if form.session in chunk.cells:
-            cells = chunk.cells[form.session]
+        if form.session in cells_of:
+            cells = cells_of[form.session]
             names = [None if cell in (None, "") else str(cell) for cell in cells]
             found = [
                 -1 if name is None else self.sessions.setdefault(name, len(self.sessions)) for name in names
@@ -225,13 +214,13 @@ class _Reader:
             return np.array(found, dtype=np.int64)
         return np.full(n, -1, np.int64)
 
-    def _blocks(self, chunk: Chunk, bad: BadCells) -> list[NDArray[np.int64]]:
+    def _blocks(self, cells_of: Cells, n: int, bad: BadCells) -> list[NDArray[np.int64]]:
         """Read the block ids of each row; none where the format has none, or their size is not known."""
         none = np.zeros(0, np.int64)
-        if self.form.blocks not in chunk.cells or not self.form.block_tokens:
-            return [none] * len(chunk.lines)
+        if self.form.blocks not in cells_of or not self.form.block_tokens:
+            return [none] * n
         rows = []
-        for i, cell in enumerate(chunk.cells[self.form.blocks]):
+        for i, cell in enumerate(cells_of[self.form.blocks]):
             try:
                 rows.append(np.array(self.form.to_blocks(cell), dtype=np.int64) if cell else none)
             except (TypeError, ValueError, AttributeError, OverflowError):
