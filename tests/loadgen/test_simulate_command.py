@@ -18,6 +18,7 @@ def test_the_folder_is_that_of_a_measured_run(tmp_path: Path, capsys: pytest.Cap
     summary = simulated(tmp_path, capsys)
     run = load(summary["folder"])
     assert summary["verdict"]["status"] == "valid"
+    assert summary["stamps"]["source"] == "simulated"
     assert run.manifest["status"] == "complete"
     assert run.manifest["target"]["kind"] == "simulated engine"
     assert run.manifest["target"]["cost"]["work"]["base"] == 8_000_000_000
