@@ -88,6 +88,13 @@ def test_policies_stand_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "waiting by policy" in html
 
 
+def test_what_is_refused_leaves_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--simulate", "--rate", "5", "--duration", "5s", "--input-tokens", "fixed(9000)", "--quiet")
+    assert bench("compare", *flags, "--policy", "static,vllm-v1", "--out", tmp_path) == 2
+    assert "longer than the context" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_finished_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for policy in ("vllm-v1", "sarathi"):
         flags = (*LOAD, "--policy", policy, "--repeat", "7", "--name", policy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,7 +48,12 @@ def measure_one(
     ctx: typer.Context, options: RunOptions, interruption: Interruption, plan: Plan | None = None
 ) -> Run:
     """Measure one run of several; a server of ours that died does not stop those after it."""
-    measured = measure_run(ctx, options, plan or make_plan(options), interruption)
+    try:
+        measured = measure_run(ctx, options, plan or make_plan(options), interruption)
+    except BaseException:
+        with suppress(OSError):  # what was refused leaves no folder behind; one that holds runs stays
+            options.out.rmdir()
+        raise
     if interruption.exit_code is None:
         interruption.stop.clear()
     return measured
