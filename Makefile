@@ -42,6 +42,7 @@ check: $(VENV)/dev.stamp
 bench: $(VENV)/dev.stamp
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m benchmarks.client
+	$(BIN)/python -m benchmarks.summary
 	$(BIN)/python -m benchmarks.simulator
 	$(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.peers --servers $(SERVERS)
