@@ -1,7 +1,7 @@
-"""A list of the runs under a folder, newest first: one self-contained page that finds them again.
+"""A list of the runs and series under a folder, newest first: one self-contained page that finds them again.
 
-Reads manifests and summaries only, never rows, so that a thousand runs are listed in seconds. A folder that
-cannot be read is listed as that, with the reason.
+Reads manifests, summaries and the documents of series only, never rows, so that a thousand runs are listed in
+seconds. A folder that cannot be read is listed as that, with the reason.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from loadgen.measure.replicates import read_document
 from reports import words
 from reports.pages import page_template
 from reports.quantities import DASH, format_number, format_percent, format_time
+from reports.series import PAGES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +33,37 @@ CELL_NAMES = ("offered", "ok", "TTFT p50", "TTFT p99", "ITL p50", "E2E p99")
 
 
 def render_index(out: Path) -> str:
-    """Return the page that lists every run folder directly under `out`."""
-    folders = sorted((path.parent for path in out.glob("*/manifest.json")), reverse=True)
+    """Return the page that lists every folder of a run or a series directly under `out`."""
+    listed = [_list_run(path.parent) for path in out.glob("*/manifest.json")]
+    listed += [_list_series(path) for document in PAGES for path in out.glob(f"*/{document}")]
     return page_template("index.html").render(
         name=out.resolve().name,
         cell_names=CELL_NAMES,
-        runs=[_list_run(folder) for folder in folders],
+        runs=sorted(listed, key=lambda run: run.name, reverse=True),
+    )
+
+
+def _link(folder: Path) -> str:
+    return f"{folder.name}/report.html" if (folder / "report.html").exists() else ""
+
+
+def _list_series(path: Path) -> ListedRun:
+    """List a sweep, a capacity, ... by its kind and, where it is one, its sentence."""
+    from loadgen.errors import RunFolderError
+
+    folder = path.parent
+    try:
+        document = read_document(path)
+        found = document.get("sentence") or (document.get("saturation") or {}).get("sentence", "")
+    except RunFolderError as exc:
+        found = str(exc)
+    return ListedRun(
+        name=folder.name,
+        link=_link(folder),
+        verdict=path.stem.upper(),
+        codes=words.printable(found),
+        target="",
+        cells=[],
     )
 
 
@@ -44,7 +71,7 @@ def _list_run(folder: Path) -> ListedRun:
     from loadgen.errors import RunFolderError
     from loadgen.store import load
 
-    link = f"{folder.name}/report.html" if (folder / "report.html").exists() else ""
+    link = _link(folder)
     try:
         run = load(folder)
         summary = run.summary

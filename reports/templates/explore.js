@@ -74,6 +74,8 @@ class Panel { // one pair of axes
     this.series = series.map(s => new Series(figure, s));
     this.ticks = [...group.querySelector('[id*="matplotlib.axis_"]').children].filter(g => /xtick/.test(g.id));
     this.fresh = [];
+    // Words that have no place on the axis would say something wrong beside a part of it.
+    this.fixed = [...group.children].filter(g => /text_|marginal/.test(g.id) && !g.querySelector("[clip-path]"));
     this.movable = [...group.querySelectorAll("[clip-path]")].filter(e => !e.closest('[id*="tick_"]'));
     for (const element of this.movable) { // what moves moves under a clip that stays
       const clip = document.createElementNS(SVG, "g");
@@ -103,8 +105,7 @@ class Panel { // one pair of axes
         element.setAttribute("vector-effect", "non-scaling-stroke");
       }
     }
-    for (const tick of [...this.ticks, ...this.group.querySelectorAll('[id$="marginal"]')])
-      tick.style.display = is_whole ? "" : "none";
+    for (const element of [...this.ticks, ...this.fixed]) element.style.display = is_whole ? "" : "none";
     this.fresh.forEach(tick => tick.remove());
     this.fresh = is_whole ? [] : this.x.ticks.map(v => this.tick(v));
   }

@@ -6,6 +6,7 @@ import pytest
 
 from reports.index import render_index
 from tests.reports.browser import CHROMIUM, look_at
+from tests.reports.documents import write_capacity
 from tests.reports.reading import PageReader
 from tests.reports.synthetic import Story, make_run
 
@@ -26,16 +27,19 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (out / "20260131T110000Z-good" / "report.html").write_text("<p>report</p>")
     (out / "20260131T130000Z-lost" / "summary.json").unlink()
     (out / "20260131T140000Z-other" / "manifest.json").write_text("{}")
+    (out / "20260131T150000Z-capacity").mkdir()
+    write_capacity(out / "20260131T150000Z-capacity")
     return out
 
 
 def test_runs_are_listed_newest_first_with_their_verdicts(runs: Path) -> None:
     page = PageReader(render_index(runs))
-    names = ["140000Z-other", "130000Z-lost", "120000Z-cut", "110000Z-good"]
+    names = ["150000Z-capacity", "140000Z-other", "130000Z-lost", "120000Z-cut", "110000Z-good"]
     positions = [page.text.index(name) for name in names]
     assert positions == sorted(positions)
     assert "INVALID interrupted" in " ".join(page.text.split())
     assert "no summary yet" in page.text
+    assert "CAPACITY ttft.p99 <= 500ms holds up to" in " ".join(page.text.split())
     assert "carries no schema_version" in page.text
 
 
