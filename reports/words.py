@@ -237,6 +237,14 @@ def _engine(engine: Json, facts: Json) -> str:
     told = [f"{facts['model']} in {facts['dtype']} on {facts['device']}"] if "device" in facts else []
     if engine.get("busy_fraction") is not None:
         told.append(f"busy {format_percent(engine['busy_fraction'])} of the time")
+    if engine.get("batch_mean") is not None:
+        used = format_percent(engine["kv_used_fraction"])
+        told.append(f"{format_number(engine['batch_mean'])} in a batch, KV memory {used} in use")
+    if engine.get("num_preemptions"):
+        again = format_percent(engine["recompute_fraction"])
+        told.append(
+            f"{format_count(engine['num_preemptions'])} evictions, {again} of all tokens computed again"
+        )
     return ", ".join(told)
 
 
