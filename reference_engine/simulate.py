@@ -266,7 +266,7 @@ class Simulation:
         self._has_news = False
         plan = self._last = scheduler.schedule()
         load = self._accountant.decide(plan, start_ps)
-        token_ids = self._executor.compute(plan, load)
+        token_ids = self._executor.execute(plan, load)
         end_ps = self.clock.now_ps
         if end_ps == start_ps:
             raise InvariantError(f"I4 work conservation: a step that takes no time: {load}")

@@ -36,12 +36,8 @@ class SimulatedExecutor:
         self._cost = cost
         self._clock = clock
 
-    def execute(self, plan: StepPlan) -> list[int]:
+    def execute(self, plan: StepPlan, load: Load) -> list[int]:
         """Pass the time of a step that has not been taken in yet, and return its stand-in tokens."""
-        return self.compute(plan, plan.load())
-
-    def compute(self, plan: StepPlan, load: Load) -> list[int]:
-        """The same, for callers that know the load."""
         self._clock.now_ps += self._cost.cost_ps(load)
         tokens = [STAND_IN] * len(plan.scheduled)
         if any(len(s.tokens) - s.num_computed != num_tokens for s, num_tokens in plan.prefills):
