@@ -202,3 +202,25 @@ def test_the_slowest_requests_are_those_of_the_rows(tmp_path: Path) -> None:
     assert slowest[0].output_tokens == row["output_tokens"]
     assert slowest[0].max_gap_s == pytest.approx(np.diff(row["chunk_ns"]).max() / 1e9)
     assert slowest[0].e2e_s == pytest.approx((row["last_token_ns"] - row["scheduled_ns"]) / 1e9)
+
+
+def test_thinned_steps_keep_their_ends_and_extremes() -> None:
+    rng = np.random.default_rng(0)
+    points = series.Points(x=np.sort(rng.random(50_000)), y=np.cumsum(rng.integers(-1, 2, 50_000)) + 0.0)
+    thin = series.thin_steps(points, num_bins=100)
+    assert len(thin) <= 400
+    assert set(zip(thin.x, thin.y, strict=True)) <= set(zip(points.x, points.y, strict=True))
+    assert (thin.x[0], thin.x[-1]) == (points.x[0], points.x[-1])
+    assert (thin.y.min(), thin.y.max()) == (points.y.min(), points.y.max())
+    assert (np.diff(thin.x) > 0).all()
+
+
+def test_few_steps_are_kept_as_they_are() -> None:
+    points = series.Points(x=np.arange(20.0), y=np.arange(20.0))
+    assert series.thin_steps(points, num_bins=5) is points
+
+
+def test_evictions_of_each_moment_are_counted(tmp_path: Path) -> None:
+    levels = series.engine_levels(make_run(tmp_path, Story(num_requests=20)))
+    assert levels is not None
+    assert levels.preempted.sum() == 0
