@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TAIL_SHARE = 0.01
+LEAST_EXCESS_S = 1e-9  # equal latencies differ by the rounding of their means
 CLIENT, RESIDUAL = "client", "residual"
 FIRST = "first_"
 STEP_COLUMNS = ("start_ns", "end_ns", "running", "decode_seqs", "decode_work_ns", "work_ns")
@@ -51,7 +52,7 @@ class Parts:
             in_tail, in_rest = self._mean(values, slow), self._mean(values, rest)
             excess = in_tail - in_rest
             if in_tail or in_rest:
-                share = excess / excess_s if excess_s > 0 else None
+                share = excess / excess_s if excess_s > LEAST_EXCESS_S else None
                 causes.append(
                     {"cause": name, "tail_s": in_tail, "rest_s": in_rest, "excess_s": excess, "share": share}
                 )

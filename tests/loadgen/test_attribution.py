@@ -60,6 +60,13 @@ def test_a_cause_that_is_the_same_everywhere_explains_nothing() -> None:
     assert {cause["cause"]: cause["share"] for cause in tail["causes"]} == {"slot": 1.0, "own": 0.0}
 
 
+def test_equal_latencies_have_no_shares() -> None:
+    tail = parts([0.1 + 0.2, *[0.3] * 99], batch=[0.3] * 100, host=[0.0] * 99 + [1e-17]).tail()
+    assert tail is not None
+    assert 0 < tail["excess_s"] < 1e-15  # the rounding of a mean
+    assert {cause["share"] for cause in tail["causes"]} == {None}
+
+
 def test_one_value_has_no_tail() -> None:
     assert parts([1.0], own=[1.0]).tail() is None
 
