@@ -187,29 +187,29 @@ class BlockTables:
         """
         if not self.is_sharing:
             return 0
-        num_blocks, content_id, size = 0, NOTHING_BEFORE, self.block_tokens
-        while (num_blocks + 1) * size < len(tokens):
-            key = content_id, tuple(tokens[num_blocks * size : (num_blocks + 1) * size])
-            if (known := self.pool.find(key)) is None:
-                break
-            block_id, content_id = known
+        blocks, content_id = self._known_blocks(tokens)
+        for block_id in blocks:
             self.pool.share(block_id)
-            self.tables[slot, num_blocks] = block_id
-            num_blocks += 1
-        self._lengths[slot] = num_blocks
-        self._chains[slot] = (num_blocks, content_id)
-        return num_blocks * size
+        self.tables[slot, : len(blocks)] = blocks
+        self._lengths[slot] = len(blocks)
+        self._chains[slot] = (len(blocks), content_id)
+        return len(blocks) * self.block_tokens
 
     def count_known(self, tokens: Seq[int]) -> int:
         """Return how many of the first tokens known blocks hold now."""
-        num_blocks, content_id, size = 0, NOTHING_BEFORE, self.block_tokens
-        while self.is_sharing and (num_blocks + 1) * size < len(tokens):
-            key = content_id, tuple(tokens[num_blocks * size : (num_blocks + 1) * size])
-            if (known := self.pool.find(key)) is None:
+        return len(self._known_blocks(tokens)[0]) * self.block_tokens
+
+    def _known_blocks(self, tokens: Seq[int]) -> tuple[list[int], int]:
+        """Return the known blocks that hold the first tokens, and the content id of the last."""
+        blocks: list[int] = []
+        content_id, size = NOTHING_BEFORE, self.block_tokens
+        for end in range(size, len(tokens), size) if self.is_sharing else ():
+            known = self.pool.find((content_id, tuple(tokens[end - size : end])))
+            if known is None:
                 break
-            content_id = known[1]
-            num_blocks += 1
-        return num_blocks * size
+            block_id, content_id = known
+            blocks.append(block_id)
+        return blocks, content_id
 
     def learn(self, slot: int, tokens: Seq[int], num_computed: int) -> None:
         """Make the row's blocks that are full by now findable for others."""

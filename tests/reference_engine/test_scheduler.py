@@ -144,11 +144,11 @@ def test_eos_ends_an_answer() -> None:
     assert sequence.num_emitted == 1
 
 
-def test_twenty_thousand_requests_with_cancellations_leave_nothing_behind() -> None:
+def test_many_requests_with_cancellations_leave_nothing_behind() -> None:
     rng = random.Random(6)
     engine = stub_engine(replace(CONFIG, check_invariants=False, is_prefix_shared=True))
     alive: list[Sequence] = []
-    for _ in range(20_000):
+    for _ in range(5_000):
         alive.append(make_sequence([rng.randint(1, 3)] * rng.randint(1, 12), rng.randint(1, 8)))
         engine.add(alive[-1])
         while len(engine.scheduler.state.waiting) > 8:
@@ -158,6 +158,6 @@ def test_twenty_thousand_requests_with_cancellations_leave_nothing_behind() -> N
         alive = [sequence for sequence in alive if sequence.finish_reason is None]
     run_to_end(engine)
     assert engine.scheduler.tables.pool.num_used == 0
-    assert sum(engine.counters.finished.values()) == 20_000
+    assert sum(engine.counters.finished.values()) == 5_000
     assert len(engine.scheduler.tables.held()) == 0
     assert [engine.scheduler.tables.open() for _ in range(CONFIG.max_batch)]  # every row is free again
