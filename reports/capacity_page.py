@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Json = Mapping[str, Any]
 
 
-def render_capacity(folder: Path) -> str:
+def describe_capacity(folder: Path) -> SeriesPage:
     """Return the page of the search whose capacity.json lies in `folder`."""
     document = read_document(folder / "capacity.json")
     points = sorted(document["points"], key=lambda p: (p["rate_per_s"], p["replicate"]))
@@ -45,7 +45,7 @@ def render_capacity(folder: Path) -> str:
         figures=draw_all(CAPACITY_FIGURES, document),
         after=[],
         document=document,
-    ).render()
+    )
 
 
 def _row(point: Json, document: Json, folder: Path) -> list[str | Cell]:

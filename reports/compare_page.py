@@ -28,7 +28,7 @@ CHANGES = (
 )  # what the page is headed with, the first that was found
 
 
-def render_comparison(folder: Path) -> str:
+def describe_comparison(folder: Path) -> SeriesPage:
     """Return the page of the comparison whose compare.json lies in `folder`."""
     document = read_document(folder / "compare.json")
     sides = sides_of(document)
@@ -60,7 +60,7 @@ def render_comparison(folder: Path) -> str:
         figures=draw_all({**side_figures(len(sides)), **specs}, document),
         after=[causes, *(_runs(arm, folder) for arm in document["arms"])],
         document=document,
-    ).render()
+    )
 
 
 def _sentence(one: Json) -> str:
@@ -70,25 +70,6 @@ def _sentence(one: Json) -> str:
         if figure["is_primary"]
     ]
     return f"{one['base']} → {one['arm']}: {'; '.join(told)}."
-
-
-def render_comparison_markdown(folder: Path) -> str:
-    """Return the arms side by side, where their time goes and every decision, for a document or a summary."""
-    from reports.export.markdown import escape, table
-
-    document = read_document(folder / "compare.json")
-    sides = sides_of(document)
-    blocks = [f"## bench compare: {escape(folder.resolve().name)}"]
-    blocks.append(table(side_columns(sides), [[escape(cell) for cell in row] for row in side_rows(sides)]))
-    blocks.append("\n".join(f"- {escape(name)}: {escape(said)}" for name, said in cause_sentences(sides)))
-    for one in document["comparisons"]:
-        rows = [
-            [f["name"], f["change"], format_change(f["ratio"]), format_interval(f["interval"])]
-            for f in one["figures"]
-        ]
-        blocks.append(f"### {escape(one['base'])} → {escape(one['arm'])}")
-        blocks.append(table(["figure", "verdict", "change", "95 % interval"], rows))
-    return "\n\n".join(block for block in blocks if block) + "\n"
 
 
 def _decisions(one: Json, margin: str) -> Table:

@@ -14,7 +14,7 @@ from loadgen.measure.replicates import read_document
 from reports import words
 from reports.pages import page_template
 from reports.quantities import DASH, format_number, format_percent, format_time
-from reports.series import PAGES
+from reports.series import DOCUMENTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ CELL_NAMES = ("offered", "ok", "TTFT p50", "TTFT p99", "ITL p50", "E2E p99")
 def render_index(out: Path) -> str:
     """Return the page that lists every folder of a run or a series directly under `out`."""
     listed = [_list_run(path.parent) for path in out.glob("*/manifest.json")]
-    listed += [_list_series(path) for document in PAGES for path in out.glob(f"*/{document}")]
+    listed += [_list_series(path) for document in DOCUMENTS for path in out.glob(f"*/{document}")]
     return page_template("index.html").render(
         name=out.resolve().name,
         cell_names=CELL_NAMES,

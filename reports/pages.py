@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.measure.replicates import read_document
 from reports import facts
+from reports.export.markdown import escape, table
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -71,10 +72,26 @@ class SeriesPage:
             page=self, name=name, raw=raw, data_link=data_link(raw), command=self._command()
         )
 
+    def render_markdown(self) -> str:
+        """Return verdict, answer and tables for a document or a step summary."""
+        blocks = [f"## {self.badge}: {escape(self.folder.resolve().name)}", escape(self.claim)]
+        blocks += [escape(text) for text in (self.answer, *self.notes)]
+        for shown in (*self.before, *self.after):
+            rows = [[escape(_plain(cell)) for cell in row] for row in shown.rows]
+            said = [f"- {escape(name)}: {escape(text)}" for name, text in shown.facts]
+            parts = [escape(shown.note), table(shown.columns, rows) if rows else "", "\n".join(said)]
+            if any(parts):
+                blocks += [f"### {escape(shown.heading)}", *parts]
+        return "\n\n".join(block for block in blocks if block) + "\n"
+
     def _command(self) -> str:
         """The command that made the runs, as the first of them keeps it; empty where they lie elsewhere."""
         first = next(iter(sorted(self.folder.glob("*/manifest.json"))), None)
         return facts.command(read_document(first)) if first else ""
+
+
+def _plain(cell: str | Cell) -> str:
+    return cell if isinstance(cell, str) else f"{cell.badge} {cell.text}".strip()
 
 
 def run_link(folder: Path, run: str, text: str) -> Cell:

@@ -20,7 +20,7 @@ Json = Mapping[str, Any]
 RUN_FIGURES = ("ttft.p50", "ttft.p99", "itl.p50", "itl.p99", "e2e.p99", "ok")
 
 
-def render_repeat(folder: Path) -> str:
+def describe_runs(folder: Path) -> SeriesPage:
     """Return the page of the runs whose repeat.json lies in `folder`."""
     document = read_document(folder / DOCUMENT)
     runs, figures = document["runs"], document["figures"]
@@ -52,7 +52,7 @@ def render_repeat(folder: Path) -> str:
             )
         ],
         document=document,
-    ).render()
+    )
 
 
 def _answer(figures: Json, num_valid: int) -> str:

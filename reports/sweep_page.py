@@ -29,7 +29,7 @@ COLUMNS = (
 LATENCIES = (("ttft_s", "p50"), ("ttft_s", "p99"), ("itl_s", "p50"), ("itl_s", "p99"), ("e2e_s", "p99"))
 
 
-def render_sweep(folder: Path) -> str:
+def describe_sweep(folder: Path) -> SeriesPage:
     """Return the page of the sweep whose sweep.json lies in `folder`."""
     sweep = read_document(folder / "sweep.json")
     points = [(curve["name"], point) for curve in curves_of(sweep) for point in curve["points"]]
@@ -54,7 +54,7 @@ def render_sweep(folder: Path) -> str:
         figures=draw_all(SWEEP_FIGURES, sweep),
         after=[],
         document=sweep,
-    ).render()
+    )
 
 
 def _row(curve: str, point: Mapping[str, Any], folder: Path) -> list[str | Cell]:

@@ -54,23 +54,14 @@ def report(
     """Write one self-contained HTML page about a run, or the same in another format."""
     folder = run or newest_run(Path("runs"))
     is_run = (folder / "manifest.json").exists()
-    if file_format is ReportFormat.MD and (folder / "compare.json").exists():
-        from reports.compare_page import render_comparison_markdown
+    if file_format in (ReportFormat.HTML, ReportFormat.MD):
+        from reports.series import render_series
 
-        typer.echo(write(output or folder / "report.md", render_comparison_markdown(folder).encode()))
-        return
-    if file_format is ReportFormat.MD and (folder / "study.json").exists():
-        from reports.study import render_study_markdown
-
-        typer.echo(write(output or folder / "report.md", render_study_markdown(folder)))
-        return
+        if (page := render_series(folder, "html" if file_format is ReportFormat.HTML else "md")) is not None:
+            typer.echo(write(output or folder / f"report.{file_format.value}", page))
+            return
     if not is_run and file_format is not ReportFormat.HTML and folder.is_dir():
         raise UsageError(f"--format {file_format.value} is for one run; {folder} is a folder of several")
-    from reports.series import render_series
-
-    if (page := render_series(folder)) is not None:
-        typer.echo(write(output or folder / "report.html", page))
-        return
     if not is_run and any(folder.glob("*/manifest.json")):
         from reports.index import render_index
 

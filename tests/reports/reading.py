@@ -41,6 +41,10 @@ class PageReader(HTMLParser):
     def tags(self, *names: str) -> list[str]:
         return [tag for tag, _ in self.elements if tag in names]
 
+    def rows(self) -> list[str | None]:
+        """The rows of tables, without their heads: each has one header of its own."""
+        return [attributes["scope"] for _, attributes in self.elements if attributes.get("scope") == "row"]
+
     def outward_links(self) -> list[str]:
         """Every address that is neither inside the page nor beside it."""
         links = self.attributes("href") + self.attributes("src") + self.attributes("xlink:href")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from loadgen.errors import RunFolderError
 from reports.figure_spec import draw_all
-from reports.repeat_page import render_repeat
 from reports.series import render_series
 from reports.sweep_figures import SWEEP_FIGURES
-from reports.sweep_page import render_sweep
 from tests.reports.documents import (
     METRICS,
     sweep_of,
@@ -22,6 +21,7 @@ from tests.reports.documents import (
     write_sweep,
 )
 from tests.reports.reading import PageReader
+from tests.reports.test_exports import read_tables
 
 
 def test_a_sweep_says_where_it_saturates_and_links_the_runs(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_a_sweep_of_one_rate_and_one_of_failures_are_drawn() -> None:
 def test_a_document_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text("{")
     with pytest.raises(RunFolderError, match=r"cannot read .*sweep\.json"):
-        render_sweep(tmp_path)
+        render_series(tmp_path)
 
 
 def test_a_capacity_says_its_answer_and_every_run(tmp_path: Path) -> None:
@@ -88,9 +88,20 @@ def test_a_repeat_says_its_interval_and_which_run_is_left_out(tmp_path: Path) ->
 
 def test_one_run_has_no_interval_and_no_figure(tmp_path: Path) -> None:
     write_repeat(tmp_path, num_runs=1)
-    page = PageReader(render_repeat(tmp_path))
+    page = PageReader(render_series(tmp_path) or "")
     assert "one run has no interval" in page.text
     assert page.tags("figure") == []
+
+
+@pytest.mark.parametrize("write", [write_sweep, write_capacity, write_comparison, write_repeat])
+def test_markdown_holds_the_same_tables(write: Callable[[Path], None], tmp_path: Path) -> None:
+    write(tmp_path)
+    text = render_series(tmp_path, "md") or ""
+    found = [row for table in read_tables(text) for row in table[1:]]
+    page = " ".join(PageReader(render_series(tmp_path) or "").text.split())
+    assert len(found) == len(PageReader(render_series(tmp_path) or "").rows())
+    assert all(cell in page for row in found for cell in row)
+    assert "<new>" not in text.replace("\\<", "")
 
 
 def test_another_folder_has_no_page(tmp_path: Path) -> None:
