@@ -157,6 +157,7 @@ def context_lines(manifest: Json, summary: Json) -> list[tuple[str, str]]:
     lines = [
         *(("SLO", _objective(target)) for target in slo.get("targets") or [] if target["statistic"]),
         ("goodput", _goodput(slo)),
+        ("fluidity", _fluidity(slo)),
         ("window", _window(summary.get("window") or {})),
         ("arrivals", _arrivals(summary.get("arrivals") or {}, sessions)),
         ("sessions", _sessions(sessions)),
@@ -262,7 +263,13 @@ def _objective(target: Json) -> str:
     if certificate is None:
         return told
     sureness = f"at {format_percent(certificate['confidence'])} confidence"
-    return f"{told}, {'certified' if certificate['is_certified'] else 'not certified'} {sureness}"
+    if certificate["is_certified"]:
+        return f"{told}, certified {sureness}"
+    missing = certificate["num_missing"]
+    wanted = (
+        "" if missing is None else f": {format_count(missing)} more independent values within it would do"
+    )
+    return f"{told}, not certified {sureness}{wanted}"
 
 
 def _goodput(slo: Json) -> str:
@@ -274,6 +281,16 @@ def _goodput(slo: Json) -> str:
     )
     share = format_percent(slo.get("attained_fraction"))
     return f"{format_number(slo['goodput_per_s'])} /s: {share} of all requests had {asked}"
+
+
+def _fluidity(slo: Json) -> str:
+    found = slo.get("fluidity")
+    if not found or not found["n"]:
+        return ""
+    lag_s = found["playback_lag_s"]["p99"]
+    behind = f"{format_time(lag_s)} behind its reader" if lag_s > 0 else "ahead of its reader to the end"
+    share = format_percent(found["fluid_fraction"])
+    return f"{share} of requests keep nine deadlines of ten; at p99 a stream is {behind}"
 
 
 def _stamps(stamps: Json, target: Json) -> str:

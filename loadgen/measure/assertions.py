@@ -293,7 +293,8 @@ def decide(
     assert base is not None
     pair = f"baseline {_say(assertion, base)} -> {_say(assertion, seen)}"
     if abs(seen - base) <= assertion.floor:
-        return result(Decision.PASS, f"{pair}, within the floor", seen / base if base else None)
+        why = "no difference" if seen == base else "within the floor"
+        return result(Decision.PASS, f"{pair}, {why}", seen / base if base else None)
     if base == 0:
         return result(Decision.UNDECIDED, f"{pair}: no ratio to nothing")
     ratio, interval = paired or (seen / base, ratio_interval(*estimates))
