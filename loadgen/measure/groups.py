@@ -36,8 +36,9 @@ def describe_groups(run: Run, measured: Measured, objectives: Sequence[Objective
     described = {}
     for name, (keys, labels) in partings(run, measured).items():
         if 1 < len(keys) <= MAX_GROUPS:
+            length_s = measured.window.length_s / (NUM_TIME_SLICES if name == "from_s" else 1)
             described[name] = [
-                {"key": key, **describe_part(measured, labels == i, met if per_request else None)}
+                {"key": key, **describe_part(measured, labels == i, met if per_request else None, length_s)}
                 for i, key in enumerate(keys)
             ]
     return described
@@ -67,8 +68,11 @@ def partings(run: Run, measured: Measured) -> Mapping[str, tuple[list[Any], Labe
     }
 
 
-def describe_part(measured: Measured, part: Bools, met: Bools | None) -> dict[str, Any]:
-    """Counts and percentiles of the rows of one part that were scheduled inside the window."""
+def describe_part(measured: Measured, part: Bools, met: Bools | None, length_s: float) -> dict[str, Any]:
+    """Counts and percentiles of the rows of one part that were scheduled inside the window.
+
+    met: which rows meet every limit on a request, None without limits; length_s: how long the part lasted.
+    """
     inside = part & measured.window.holds(measured.columns.scheduled_ns)
     of_counted = part[measured.counted]
     num_scheduled = int(inside.sum())
@@ -76,6 +80,7 @@ def describe_part(measured: Measured, part: Bools, met: Bools | None) -> dict[st
         "scheduled": num_scheduled,
         "ok": int(of_counted.sum()),
         "attained_fraction": None if met is None or not num_scheduled else float(met[inside].mean()),
+        "goodput_per_s": None if met is None else float(met[inside].sum()) / length_s,
         **{name: _percentiles(measured.values[name][of_counted]) for name in GROUP_METRICS},
     }
 

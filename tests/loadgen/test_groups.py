@@ -45,11 +45,16 @@ def mixed() -> list[RequestRecord]:
 
 
 def test_parts_have_their_own_figures(tmp_path: Path) -> None:
-    groups = summary_of(tmp_path, mixed())["groups"]
+    summary = summary_of(tmp_path, mixed())
+    groups = summary["groups"]
     assert set(groups) == {"class", "turn", "prompt_tokens_up_to", "from_s"}
     long, short = groups["class"]
     assert (long["key"], long["scheduled"], long["attained_fraction"]) == ("long", 34, 0.0)
     assert (short["key"], short["scheduled"], short["attained_fraction"]) == ("short", 66, 1.0)
+    assert long["goodput_per_s"] == 0.0
+    assert short["goodput_per_s"] == pytest.approx(summary["slo"]["goodput_per_s"])
+    rates = [part["goodput_per_s"] for part in groups["from_s"]]
+    assert sum(rates) / len(rates) == pytest.approx(summary["slo"]["goodput_per_s"])
     assert long["ttft_s"] == {"n": 34, "p50": pytest.approx(0.3), "p99": pytest.approx(0.3)}
     assert [part["key"] for part in groups["prompt_tokens_up_to"]] == [32, 256]
     assert [part["key"] for part in groups["turn"]] == [0, 1]
