@@ -80,7 +80,7 @@ def describe_part(measured: Measured, part: Bools, met: Bools | None, length_s: 
         "scheduled": num_scheduled,
         "ok": int(of_counted.sum()),
         "attained_fraction": None if met is None or not num_scheduled else float(met[inside].mean()),
-        "goodput_per_s": None if met is None else float(met[inside].sum()) / length_s,
+        "goodput_per_s": None if met is None or not length_s > 0 else float(met[inside].sum()) / length_s,
         **{name: _percentiles(measured.values[name][of_counted]) for name in GROUP_METRICS},
     }
 

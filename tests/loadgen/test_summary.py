@@ -168,8 +168,8 @@ def test_every_reason_that_a_folder_can_hold(tmp_path: Path) -> None:
     }
     summary = summarize(make_run(tmp_path, records, workload=WORKLOAD, manifest=manifest))
     assert codes(summary, "reasons") == [
-        "interrupted",
         "target_died",
+        "interrupted",
         "client_late",
         "client_slow",
         "token_mismatch",
@@ -321,3 +321,10 @@ def test_a_run_that_was_cut_short_has_the_rates_of_the_time_it_ran_and_no_failur
     assert summary["window"]["end_s"] == pytest.approx(4.0, abs=0.5)
     assert summary["rates"]["sent_per_s"] == pytest.approx(10.0, rel=0.15)
     assert summary["counts"]["by_outcome"] == {"ok": 40, "unsent": 60}
+
+
+def test_a_target_that_died_is_named_before_the_run_that_it_cut_short(tmp_path: Path) -> None:
+    records = [make_record(i, scheduled_s=i / 10) for i in range(20)]
+    manifest = {"status": "interrupted", "target": {"alive_at_end": False}}
+    summary = summarize(make_run(tmp_path, records, workload=WORKLOAD, manifest=manifest))
+    assert codes(summary, "reasons") == ["target_died", "interrupted"]
