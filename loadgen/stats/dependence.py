@@ -35,13 +35,3 @@ def autocorrelation_time(series: NDArray[np.float64]) -> float:
     taus = 2 * np.cumsum(autocorrelation(series)) - 1
     beyond = np.flatnonzero(np.arange(len(taus)) >= WINDOW_FACTOR * taus)
     return max(1.0, float(taus[beyond[0] if len(beyond) else -1]))
-
-
-def effective_sample_size(series: NDArray[np.float64]) -> float:
-    """n / tau of a series in scheduled order."""
-    return len(series) / autocorrelation_time(series)
-
-
-def tail_sample_size(series: NDArray[np.float64], threshold: float) -> float:
-    """n / tau of "this value exceeds the threshold": what a tail quantile rests on."""
-    return effective_sample_size((series > threshold).astype(np.float64))

@@ -16,7 +16,6 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-MIN_REPLICATES = 6  # below, no sign flip can be significant at 5 %: the smallest p is 2 / 2^R
 MAX_EXACT_REPLICATES = 16
 NUM_RANDOM_FLIPS = 100_000
 MAX_REPLICATES = 10_000

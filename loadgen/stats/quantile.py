@@ -1,9 +1,7 @@
 """Quantiles by one rule everywhere: the smallest observed value that a share q of all does not exceed.
 
 This is numpy's `inverted_cdf` (Hyndman & Fan 1996, type 1; "nearest rank"): always a value that was seen, the
-same for a pool of values and for values with whole weights, and defined where the largest are infinite. Also
-the distribution-free interval for independent values; requests of one run are not independent, so that it
-belongs to replications only.
+same for a pool of values and for values with whole weights, and defined where the largest are infinite.
 """
 
 from __future__ import annotations
@@ -61,18 +59,3 @@ def weighted_quantiles(
     targets = [q * total - ROUNDING * max(1.0, q * total) for q in qs]
     positions = np.minimum(np.searchsorted(cumulative, targets), len(values) - 1)
     return [float(v) for v in values[order[positions]]]
-
-
-def order_statistic_ranks(n: int, q: float, confidence: float = 0.95) -> tuple[int | None, int | None]:
-    """1-based ranks of the interval for quantile q of n *independent* values; None where an end does not
-    exist.
-
-    P(X_(l) <= quantile <= X_(u)) >= confidence by the binomial distribution (David & Nagaraja 2003, 7.1),
-    whatever the distribution of X. Below n = 368 the upper end for p99 does not exist.
-    """
-    from scipy.stats import binom
-
-    tail = (1 - confidence) / 2
-    low = int(binom.ppf(tail, n, q))
-    high = int(binom.ppf(1 - tail, n, q)) + 1
-    return (low if low >= 1 else None), (high if high <= n else None)

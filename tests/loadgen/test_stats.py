@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from loadgen.stats.intervals import Pool, independent_values, quantile_interval
 from loadgen.stats.moments import moments
 from loadgen.stats.quantile import (
     interpolated_quantiles,
-    order_statistic_ranks,
     quantile,
     quantiles,
     rank,
@@ -69,24 +67,6 @@ def test_moments_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     repeated = np.repeat(values, weights)
     expected = len(repeated), repeated.mean(), len(repeated) * repeated.var()
     assert moments(values, weights) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("n", [50, 367, 368, 2000])
-@pytest.mark.parametrize("q", [0.5, 0.99])
-def test_order_statistics_agree_with_scipy(n: int, q: float) -> None:
-    from scipy import stats
-
-    interval: Any = stats.quantile_test(np.arange(1.0, n + 1), p=q).confidence_interval()
-    low, high = order_statistic_ranks(n, q)
-    assert (low is None) == math.isnan(interval.low)
-    assert (high is None) == math.isnan(interval.high)
-    assert low is None or low == interval.low
-    assert high is None or abs(high - interval.high) <= 1
-
-
-def test_p99_needs_368_independent_values() -> None:
-    assert order_statistic_ranks(367, 0.99)[1] is None
-    assert order_statistic_ranks(368, 0.99)[1] == 368
 
 
 def autoregressive(rng: np.random.Generator, n: int, rho: float) -> Floats:
