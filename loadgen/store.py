@@ -84,6 +84,27 @@ def _plain(value: object) -> object:
 NAME = re.compile(r"(?!\.)[\w.-]{1,100}")
 
 
+def new_folder(out: Path, name: str) -> Path:
+    """Make `<out>/<UTC time>-<name>/`, a new one; RunFolderError says why where it cannot be."""
+    if not name or name.startswith(".") or not all(c.isalnum() or c in "._-" for c in name):
+        raise RunFolderError(
+            f"--name {name!r} cannot be part of a folder name: use letters, digits, '.', '_', '-'"
+        )
+    stem = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{name}"
+    for attempt in range(1, 1000):
+        path = out / (stem if attempt == 1 else f"{stem}-{attempt}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as exc:
+            raise RunFolderError(
+                f"cannot write a run folder under {out}: {exc.strerror}; choose a place with --out"
+            ) from exc
+        return path
+    raise RunFolderError(f"cannot write a run folder under {out}: {stem} exists a thousand times")
+
+
 @dataclass(frozen=True, slots=True)
 class RunFolder:
     """A run folder being written; its name is the run's id."""
@@ -92,30 +113,10 @@ class RunFolder:
 
     @classmethod
     def create(cls, out: Path, name: str) -> RunFolder:
-        """Make `<out>/<UTC time>-<name>/`, a new one; RunFolderError says why where it cannot be."""
-        if not NAME.fullmatch(name):
-            raise RunFolderError(
-                f"--name {name[:100]!r} cannot be part of a folder name: use up to 100 letters, digits, '.', "
-                "'_', '-', and no dot first"
-            )
-        stem = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{name}"
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            for attempt in range(1, 1000):
-                path = out / (stem if attempt == 1 else f"{stem}-{attempt}")
-                try:
-                    path.mkdir()
-                except FileExistsError:
-                    continue
-                write_json(
-                    path / "manifest.json", {"schema_version": MANIFEST_SCHEMA_VERSION, "status": "running"}
-                )
-                return cls(path)
-        except OSError as exc:
-            raise RunFolderError(
-                f"cannot write a run folder under {out}: {exc.strerror}; choose a place with --out"
-            ) from exc
-        raise RunFolderError(f"cannot write a run folder under {out}: {stem} exists a thousand times")
+        """Make the folder of a run: `<out>/<UTC time>-<name>/`."""
+        folder = cls(new_folder(out, name))
+        folder.write_manifest({})
+        return folder
 
     @property
     def run_id(self) -> str:

@@ -17,7 +17,7 @@ from loadgen.cli.plans import make_plan
 from loadgen.cli.run import check_flags
 from loadgen.cli.several import make_folder, measure_one, plain_options, with_seed, write_document
 from loadgen.cli.signals import Interruption
-from loadgen.errors import EXIT_INVALID, EXIT_OK, EXIT_UNDECIDED, RunFolderError, UsageError
+from loadgen.errors import EXIT_INVALID, EXIT_OK, EXIT_UNDECIDED, UsageError
 
 if TYPE_CHECKING:
     from loadgen.measure.capacity import CapacityPoint
@@ -146,12 +146,10 @@ def ask(options: CapacityOptions) -> dict[str, Any]:
 def read_earlier(folder: Path, question: dict[str, Any]) -> list[CapacityPoint]:
     """Read the points of a search that was cut short; UsageError where it asked something else."""
     from loadgen.measure.capacity import read_points
+    from loadgen.measure.replicates import read_document
 
     path = folder / DOCUMENT
-    try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError) as exc:
-        raise RunFolderError(f"{folder} holds no search to go on with: {exc}") from exc
+    document = read_document(path)
     earlier = document.get("question") or {}
     for name, value in question.items():
         if earlier.get(name) != value:

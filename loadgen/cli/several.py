@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadgen.cli.options import RunOptions
 from loadgen.cli.plans import make_plan
 from loadgen.cli.run import measure_run
-from loadgen.errors import RunFolderError
 
 if TYPE_CHECKING:
     import typer
@@ -30,18 +28,9 @@ def plain_options(options: RunOptions, **changes: Any) -> RunOptions:
 
 def make_folder(options: RunOptions, kind: str) -> Path:
     """Make `<out>/<UTC time>-<name>/`, which will hold one folder a run; `kind` where no name was given."""
-    name = kind if options.name == "run" else options.name
-    path = options.out / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{name}"
-    for attempt in range(1, 1000):
-        try:
-            found = path if attempt == 1 else path.with_name(f"{path.name}-{attempt}")
-            found.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        except OSError as exc:
-            raise RunFolderError(f"cannot make {path}: {exc.strerror}; choose a place with --out") from exc
-        return found
-    raise RunFolderError(f"cannot make {path}: it exists a thousand times")
+    from loadgen.store import new_folder
+
+    return new_folder(options.out, kind if options.name == "run" else options.name)
 
 
 def measure_one(

@@ -177,8 +177,8 @@ def quantile_interval(pool: Pool, q: float) -> QuantileInterval:
 def mean_interval(pool: Pool) -> tuple[float, float] | None:
     """A 95 % interval for the mean of all values; None with too few independent ones.
 
-    By sectioning as well. The autocorrelation time alone makes it too narrow where long waves of load lie under
-    the noise of single requests (68 % for the mean E2E of a batching engine): it is a floor.
+    By sectioning as well. The autocorrelation time alone makes it too narrow where long waves of load lie
+    under the noise of single requests (68 % for the mean E2E of a batching engine): it is a floor.
     """
     from scipy.special import stdtrit
 
