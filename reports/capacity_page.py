@@ -11,7 +11,7 @@ from loadgen.measure.replicates import read_document
 from reports.axes import place_legend
 from reports.canvas import BLUE, INK, MUTED, SHADE, VERMILLION
 from reports.capacity import LABELS, format_figure
-from reports.figure_spec import FigureSpec, draw_all
+from reports.figure_spec import FigureSpec
 from reports.pages import Cell, SeriesPage, Table, run_link
 from reports.quantities import format_count, format_number
 
@@ -42,7 +42,7 @@ def describe_capacity(folder: Path) -> SeriesPage:
                 texts=frozenset([1]),
             )
         ],
-        figures=draw_all(CAPACITY_FIGURES, document),
+        figures=CAPACITY_FIGURES,
         after=[],
         document=document,
     )

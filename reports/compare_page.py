@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from loadgen.measure.replicates import read_document
 from reports.canvas import BLUE, INK, MUTED, SHADE, VERMILLION
 from reports.compare import describe_test, format_change, format_interval
-from reports.figure_spec import FigureSpec, draw_all
+from reports.figure_spec import FigureSpec
 from reports.pages import Cell, SeriesPage, Table, run_link
 from reports.repeat import format_named
 from reports.sides import cause_sentences, side_columns, side_figures, side_rows, sides_of
@@ -57,7 +57,7 @@ def describe_comparison(folder: Path) -> SeriesPage:
             *(_decisions(one, margin) for one in document["comparisons"]),
             Table(heading="Side by side", columns=side_columns(sides), rows=side_rows(sides)),
         ],
-        figures=draw_all({**side_figures(len(sides)), **specs}, document),
+        figures={**side_figures(len(sides)), **specs},
         after=[causes, *(_runs(arm, folder) for arm in document["arms"])],
         document=document,
     )

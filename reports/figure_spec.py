@@ -54,6 +54,14 @@ class DrawnFigure:
     axes: str
 
 
+def files_of(
+    specs: Mapping[str, FigureSpec[Shown]], shown: Shown, file_format: str, size: str
+) -> dict[str, bytes]:
+    """Draw the figures that there is data for, each as a file that bears its name."""
+    drawn = {f"{name}.{file_format}": spec.render(shown, file_format, size) for name, spec in specs.items()}
+    return {name: content for name, content in drawn.items() if content is not None}
+
+
 def draw_all(specs: Mapping[str, FigureSpec[Shown]], shown: Shown) -> list[DrawnFigure]:
     """Draw the figures that there is data for, numbered in their order."""
     drawn: list[DrawnFigure] = []

@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 from loadgen.measure.replicates import read_document
 from reports import facts
 from reports.export.markdown import escape, table
+from reports.figure_spec import FigureSpec, draw_all, files_of
 
 if TYPE_CHECKING:
     from jinja2 import Template
-
-    from reports.figure_spec import DrawnFigure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +50,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesPage:
-    """The page of several runs: a verdict and its sentence, tables, figures, further tables."""
+    """The page of several runs: a verdict and its sentence, tables, figures of its document, further tables."""
 
     kind: str
     folder: Path
@@ -60,7 +59,7 @@ class SeriesPage:
     answer: str
     notes: Sequence[str]
     before: Sequence[Table]
-    figures: Sequence[DrawnFigure]
+    figures: Mapping[str, FigureSpec[Any]]
     after: Sequence[Table]
     document: Mapping[str, Any]
 
@@ -69,8 +68,17 @@ class SeriesPage:
         raw = json.dumps(self.document, indent=2, ensure_ascii=False, allow_nan=False)
         name = self.folder.resolve().name
         return page_template("series.html").render(
-            page=self, name=name, raw=raw, data_link=data_link(raw), command=self._command()
+            page=self,
+            name=name,
+            figures=draw_all(self.figures, self.document),
+            raw=raw,
+            data_link=data_link(raw),
+            command=self._command(),
         )
+
+    def render_figures(self, file_format: str, size: str) -> dict[str, bytes]:
+        """Return the figures that there is data for as files by name."""
+        return files_of(self.figures, self.document, file_format, size)
 
     def render_markdown(self) -> str:
         """Return verdict, answer and tables for a document or a step summary."""

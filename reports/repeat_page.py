@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.measure.replicates import DOCUMENT, read_document
 from reports.canvas import BLUE, INK, MUTED
-from reports.figure_spec import FigureSpec, draw_all
+from reports.figure_spec import FigureSpec
 from reports.pages import Cell, SeriesPage, Table, run_link
 from reports.quantities import format_percent
 from reports.repeat import format_interval, format_named, objectives, shown_figures
@@ -42,7 +42,7 @@ def describe_runs(folder: Path) -> SeriesPage:
                 rows=[_figure_row(name, figures[name]) for name in shown_figures(document)],
             )
         ],
-        figures=draw_all(REPEAT_FIGURES, document),
+        figures=REPEAT_FIGURES,
         after=[
             Table(
                 heading="Every run",

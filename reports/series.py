@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
-if TYPE_CHECKING:
-    from reports.pages import SeriesPage
+from reports.export import FIGURE_FORMATS
+from reports.pages import SeriesPage
 
 PAGES = {
     "sweep.json": ("reports.sweep_page", "describe_sweep"),
@@ -18,15 +17,26 @@ PAGES = {
 DOCUMENTS = ("study.json", *PAGES)
 
 
-def render_series(folder: Path, file_format: Literal["html", "md"] = "html") -> str | None:
-    """Return the page of a study, a sweep, a capacity, a comparison or a repeat; None for other folders."""
+def render_series(folder: Path, file_format: str = "html", size: str = "column") -> dict[str, bytes] | None:
+    """Return the files by name that tell of a series in a format.
+
+    None where the folder holds no series, or the format is for one run alone.
+    """
     if (folder / "study.json").exists():
         from reports.study import render_study_markdown
         from reports.study_page import render_study
 
-        return render_study(folder) if file_format == "html" else render_study_markdown(folder)
+        study = {"html": render_study, "md": render_study_markdown}.get(file_format)
+        return {f"report.{file_format}": study(folder).encode()} if study else None
     for document, (module, function) in PAGES.items():
         if (folder / document).exists():
             page: SeriesPage = getattr(import_module(module), function)(folder)
-            return page.render() if file_format == "html" else page.render_markdown()
+            return _files(page, file_format, size)
     return None
+
+
+def _files(page: SeriesPage, file_format: str, size: str) -> dict[str, bytes] | None:
+    if file_format in FIGURE_FORMATS:
+        return page.render_figures(file_format, size)
+    texts = {"html": page.render, "md": page.render_markdown}
+    return {f"report.{file_format}": texts[file_format]().encode()} if file_format in texts else None

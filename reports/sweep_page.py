@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.measure.replicates import read_document
-from reports.figure_spec import draw_all
 from reports.pages import Cell, SeriesPage, Table, run_link
 from reports.quantities import format_count, format_number, format_time
 from reports.sweep import curves_of, sentences
@@ -51,7 +50,7 @@ def describe_sweep(folder: Path) -> SeriesPage:
                 texts=frozenset([1]),
             )
         ],
-        figures=draw_all(SWEEP_FIGURES, sweep),
+        figures=SWEEP_FIGURES,
         after=[],
         document=sweep,
     )

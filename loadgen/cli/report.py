@@ -54,23 +54,21 @@ def report(
     """Write one self-contained HTML page about a run, or the same in another format."""
     folder = run or newest_run(Path("runs"))
     is_run = (folder / "manifest.json").exists()
-    if file_format in (ReportFormat.HTML, ReportFormat.MD):
-        from reports.series import render_series
-
-        if (page := render_series(folder, "html" if file_format is ReportFormat.HTML else "md")) is not None:
-            typer.echo(write(output or folder / f"report.{file_format.value}", page))
-            return
-    if not is_run and file_format is not ReportFormat.HTML and folder.is_dir():
-        raise UsageError(f"--format {file_format.value} is for one run; {folder} is a folder of several")
-    if not is_run and any(folder.glob("*/manifest.json")):
-        from reports.index import render_index
-
-        typer.echo(write(output or folder / "index.html", render_index(folder)))
-        return
-    from loadgen.store import load
     from reports.export import FIGURE_FORMATS, render_files
+    from reports.series import render_series
 
-    files = render_files(load(folder), file_format.value, size.value)
+    files = render_series(folder, file_format.value, size.value)
+    if files is None and not is_run and folder.is_dir():
+        if file_format is not ReportFormat.HTML:
+            raise UsageError(f"--format {file_format.value} is for one run; {folder} is a folder of several")
+        if any(folder.glob("*/manifest.json")):
+            from reports.index import render_index
+
+            files = {"index.html": render_index(folder).encode()}
+    if files is None:
+        from loadgen.store import load
+
+        files = render_files(load(folder), file_format.value, size.value)
     if file_format.value in FIGURE_FORMATS:
         place = output or folder / "figures"
         for name, content in files.items():

@@ -18,12 +18,11 @@ def render_files(run: Run, file_format: str, size: str = "column") -> dict[str, 
     size: of the figures, `column` or `page`.
     """
     if file_format in FIGURE_FORMATS:
-        from reports.figures import FIGURES, render_figure
+        from reports.figure_spec import files_of
+        from reports.figures import FIGURES
         from reports.subject import Subject
 
-        subject = Subject.of(run)
-        drawn = {f"{name}.{file_format}": render_figure(subject, name, file_format, size) for name in FIGURES}
-        return {name: content for name, content in drawn.items() if content is not None}
+        return files_of(FIGURES, Subject.of(run), file_format, size)
     return {FILE_NAMES[file_format]: _render_document(run, file_format).encode()}
 
 

@@ -24,9 +24,15 @@ from tests.reports.reading import PageReader
 from tests.reports.test_exports import read_tables
 
 
+def page_of(folder: Path, file_format: str = "html") -> str:
+    files = render_series(folder, file_format)
+    assert files is not None
+    return files[f"report.{file_format}"].decode()
+
+
 def test_a_sweep_says_where_it_saturates_and_links_the_runs(tmp_path: Path) -> None:
     write_sweep(tmp_path)
-    page = PageReader(render_series(tmp_path) or "")
+    page = PageReader(page_of(tmp_path))
     assert "Saturation lies between 30 requests/s and 45 requests/s; knee at 35 requests/s." in page.text
     assert "1 of 6 measurements cannot be trusted" in page.text
     links = [href for href in page.attributes("href") if not href.startswith(("data:", "#"))]
@@ -52,12 +58,12 @@ def test_a_sweep_of_one_rate_and_one_of_failures_are_drawn() -> None:
 def test_a_document_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text("{")
     with pytest.raises(RunFolderError, match=r"cannot read .*sweep\.json"):
-        render_series(tmp_path)
+        page_of(tmp_path)
 
 
 def test_a_capacity_says_its_answer_and_every_run(tmp_path: Path) -> None:
     write_capacity(tmp_path)
-    html = render_series(tmp_path) or ""
+    html = page_of(tmp_path)
     assert "between 18.2 and 20.1 requests/s" in html
     assert html.count('<th scope="row">') == 11
     assert "backlog grows" in html
@@ -66,7 +72,7 @@ def test_a_capacity_says_its_answer_and_every_run(tmp_path: Path) -> None:
 
 def test_a_comparison_says_its_verdicts_and_escapes_names(tmp_path: Path) -> None:
     write_comparison(tmp_path)
-    html = render_series(tmp_path) or ""
+    html = page_of(tmp_path)
     assert "base → &lt;new&gt;" in html
     assert "<new>" not in html
     assert '<span class="badge worse">WORSE</span>' in html
@@ -78,7 +84,7 @@ def test_a_comparison_says_its_verdicts_and_escapes_names(tmp_path: Path) -> Non
 
 def test_a_repeat_says_its_interval_and_which_run_is_left_out(tmp_path: Path) -> None:
     write_repeat(tmp_path)
-    page = PageReader(render_series(tmp_path) or "")
+    page = PageReader(page_of(tmp_path))
     assert "Over 4 valid runs the TTFT p99 is 110 ms, with 95 % confidence 90.0 ms to 130 ms." in page.text
     assert "4 of 5 measurements can be trusted" in page.text
     assert "ttft.p99 <= 200 ms held in 4 of 4 valid runs." in page.text
@@ -88,7 +94,7 @@ def test_a_repeat_says_its_interval_and_which_run_is_left_out(tmp_path: Path) ->
 
 def test_one_run_has_no_interval_and_no_figure(tmp_path: Path) -> None:
     write_repeat(tmp_path, num_runs=1)
-    page = PageReader(render_series(tmp_path) or "")
+    page = PageReader(page_of(tmp_path))
     assert "one run has no interval" in page.text
     assert page.tags("figure") == []
 
@@ -96,12 +102,21 @@ def test_one_run_has_no_interval_and_no_figure(tmp_path: Path) -> None:
 @pytest.mark.parametrize("write", [write_sweep, write_capacity, write_comparison, write_repeat])
 def test_markdown_holds_the_same_tables(write: Callable[[Path], None], tmp_path: Path) -> None:
     write(tmp_path)
-    text = render_series(tmp_path, "md") or ""
+    text = page_of(tmp_path, "md")
     found = [row for table in read_tables(text) for row in table[1:]]
-    page = " ".join(PageReader(render_series(tmp_path) or "").text.split())
-    assert len(found) == len(PageReader(render_series(tmp_path) or "").rows())
+    page = " ".join(PageReader(page_of(tmp_path)).text.split())
+    assert len(found) == len(PageReader(page_of(tmp_path)).rows())
     assert all(cell in page for row in found for cell in row)
     assert "<new>" not in text.replace("\\<", "")
+
+
+def test_the_figures_of_a_series_are_files_too(tmp_path: Path) -> None:
+    write_sweep(tmp_path)
+    files = render_series(tmp_path, "pdf", "page")
+    assert files is not None
+    assert set(files) == {f"{name}.pdf" for name in SWEEP_FIGURES}
+    assert all(content.startswith(b"%PDF") for content in files.values())
+    assert render_series(tmp_path, "csv") is None
 
 
 def test_another_folder_has_no_page(tmp_path: Path) -> None:
