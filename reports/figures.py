@@ -24,13 +24,6 @@ DECISIONS = (
 )
 
 
-def render_figure(
-    subject: Subject, name: str, file_format: str = "svg", size: str = "column"
-) -> bytes | None:
-    """Draw one figure by name as svg, pdf or png; None where the run holds no data for it."""
-    return FIGURES[name].render(subject, file_format, size)
-
-
 FIGURES: dict[str, FigureSpec[Subject]] = {
     "latency_spectrum": FigureSpec(
         title="Latency by percentile",

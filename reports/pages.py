@@ -50,7 +50,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesPage:
-    """The page of several runs: a verdict and its sentence, tables, figures of its document, further tables."""
+    """The page of several runs: verdict, sentence, tables, figures of its document, further tables."""
 
     kind: str
     folder: Path

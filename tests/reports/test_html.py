@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reports import canvas
-from reports.figures import FIGURES, render_figure
+from reports.figures import FIGURES
 from reports.html import render_run
 from reports.pages import script_digest, template_text
 from reports.subject import Subject
@@ -91,9 +91,9 @@ def test_every_figure_stands_in_the_page_with_words(pages: dict[str, str]) -> No
 
 def test_a_server_that_tells_its_queue_has_a_figure(tmp_path: Path) -> None:
     run = make_run(tmp_path, Story(num_requests=30, has_engine=False))
-    assert render_figure(Subject.of(run), "server") is None
+    assert FIGURES["server"].render(Subject.of(run)) is None
     write_server_metrics(run.path)
-    svg = render_figure(Subject.of(run), "server")
+    svg = FIGURES["server"].render(Subject.of(run))
     assert svg is not None
     assert b"waiting" in svg
 
@@ -138,7 +138,7 @@ def test_the_raw_summary_can_be_read_and_downloaded(pages: dict[str, str]) -> No
 def test_figures_are_the_same_bytes_each_time(tmp_path: Path) -> None:
     subject = Subject.of(make_run(tmp_path, Story(num_requests=50)))
     for name in ("latency_cdf", "gaps"):
-        assert render_figure(subject, name) == render_figure(subject, name)
+        assert FIGURES[name].render(subject) == FIGURES[name].render(subject)
 
 
 @pytest.mark.parametrize(("size", "width_inches"), [("column", 3.5), ("page", 7)])
@@ -147,7 +147,7 @@ def test_a_figure_as_a_file_is_as_wide_as_asked_and_brings_its_type(
 ) -> None:
     subject = Subject.of(make_run(tmp_path, Story(num_requests=50)))
     svg, pdf, png = (
-        render_figure(subject, "latency_cdf", kind, size) or b"" for kind in ("svg", "pdf", "png")
+        FIGURES["latency_cdf"].render(subject, kind, size) or b"" for kind in ("svg", "pdf", "png")
     )
     assert f'width="{72 * width_inches:g}pt"'.encode() in svg
     assert b"<text" not in svg
