@@ -216,16 +216,6 @@ class RequestRows:
     def __init__(self, source: Path | pa.Table) -> None:
         self._source = source
 
-    @property
-    def num_rows(self) -> int:
-        import pyarrow.parquet as pq
-
-        return int(
-            pq.read_metadata(self._source).num_rows
-            if isinstance(self._source, Path)
-            else self._source.num_rows
-        )
-
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The named columns (all of them by default) as one table."""
         if isinstance(self._source, Path):
@@ -255,10 +245,6 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<Run {self.path.name} {self.manifest['status']}>"
-
-    @property
-    def is_compacted(self) -> bool:
-        return (self.path / "requests.parquet").exists()
 
     @property
     def summary(self) -> dict[str, Any] | None:
@@ -304,17 +290,18 @@ class Run:
 
     def step_rows(self) -> pa.Table | None:
         """engine_steps.parquet as an Arrow table with its metadata; None where the steps are not known."""
-        path = self.path / "engine_steps.parquet"
-        return _read_parquet(path) if path.exists() else None
+        return self._optional("engine_steps.parquet")
 
     def engine_request_rows(self) -> pa.Table | None:
         """engine_requests.parquet as an Arrow table; None where the engine kept no account of requests."""
-        path = self.path / "engine_requests.parquet"
-        return _read_parquet(path) if path.exists() else None
+        return self._optional("engine_requests.parquet")
 
     def server_rows(self) -> pa.Table | None:
         """server.parquet as an Arrow table (t_ns, name, value); None where the target was not watched."""
-        path = self.path / "server.parquet"
+        return self._optional("server.parquet")
+
+    def _optional(self, name: str) -> pa.Table | None:
+        path = self.path / name
         return _read_parquet(path) if path.exists() else None
 
     @cached_property

@@ -27,7 +27,7 @@ Cdf = Callable[[Floats], Floats]
 RENEWALS = ("poisson", "constant", "gamma", "weibull")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ArrivalTest:
     """One test: `value` beside what was `expected`; p is None where the comparison with the plan is exact."""
 
@@ -43,9 +43,6 @@ class ArrivalTest:
         """An effect beyond its limit that chance does not explain."""
         return abs(self.effect) > self.effect_limit and (self.p is None or self.p < FAMILY_ALPHA / 4)
 
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "failed": self.has_failed}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
@@ -57,7 +54,7 @@ class Arrivals:
     tests: tuple[ArrivalTest, ...]
 
     def to_json(self) -> dict[str, Any]:
-        tests = [test.to_json() for test in self.tests]
+        tests = [{**asdict(test), "failed": test.has_failed} for test in self.tests]
         return {"asked": self.asked, "rate_per_s": self.rate_per_s, "gap_cv": self.gap_cv, "tests": tests}
 
 
@@ -118,29 +115,17 @@ def compare_with_plan(sent_ns: Floats, scheduled_ns: Floats) -> list[ArrivalTest
     lag1, planned_lag1 = _lag1_covariance(gaps) / scale, _lag1_covariance(planned) / scale
     return [
         ArrivalTest(
-            name="rate_vs_plan",
-            value=float(rate),
-            expected=float(planned_rate),
-            effect=float(rate / planned_rate - 1),
-            effect_limit=0.02,
-            p=None,
+            "rate_vs_plan", float(rate), float(planned_rate), float(rate / planned_rate - 1), 0.02, None
         ),
         ArrivalTest(
-            name="gaps_vs_plan",
-            value=float(gaps.std() / gaps.mean()),
-            expected=float(planned.std() / planned.mean()),
-            effect=_tolerant_distance(gaps, _empirical_cdf(planned), 0.05 * float(planned.mean())),
-            effect_limit=0.1,
-            p=None,
+            "gaps_vs_plan",
+            float(gaps.std() / gaps.mean()),
+            float(planned.std() / planned.mean()),
+            _tolerant_distance(gaps, _empirical_cdf(planned), 0.05 * float(planned.mean())),
+            0.1,
+            None,
         ),
-        ArrivalTest(
-            name="dependence_vs_plan",
-            value=lag1,
-            expected=planned_lag1,
-            effect=lag1 - planned_lag1,
-            effect_limit=0.15,
-            p=None,
-        ),
+        ArrivalTest("dependence_vs_plan", lag1, planned_lag1, lag1 - planned_lag1, 0.15, None),
     ]
 
 
@@ -155,38 +140,30 @@ def compare_with_renewal(
     spread = max(cv * np.sqrt(expected_n), 1.0)
     tests = [
         ArrivalTest(
-            name="rate",
-            value=n / (end_ns / 1e9),
-            expected=rate_per_s,
-            effect=n / expected_n - 1,
-            effect_limit=0.02,
-            p=float(2 * special.ndtr(-abs(n - expected_n) / spread)),
+            "rate",
+            n / (end_ns / 1e9),
+            rate_per_s,
+            n / expected_n - 1,
+            0.02,
+            float(2 * special.ndtr(-abs(n - expected_n) / spread)),
         )
     ]
     if name == "constant":
         off = float(np.median(np.abs(gaps * rate_per_s - 1)))
-        return [
-            *tests,
-            ArrivalTest(name="gaps", value=off, expected=0.0, effect=off, effect_limit=0.1, p=None),
-        ]
+        return [*tests, ArrivalTest("gaps", off, 0.0, off, 0.1, None)]
     distance = _tolerant_distance(gaps * rate_per_s, _gap_cdf(name, cv), 0.05)
     lag1 = _lag1_covariance(gaps) / float(gaps.var())
     tests += [
         ArrivalTest(
-            name="gaps",
-            value=float(gaps.std() / gaps.mean()),
-            expected=cv,
-            effect=distance,
-            effect_limit=0.1,
-            p=float(special.kolmogorov(distance * np.sqrt(len(gaps)))),
+            "gaps",
+            float(gaps.std() / gaps.mean()),
+            cv,
+            distance,
+            0.1,
+            float(special.kolmogorov(distance * np.sqrt(len(gaps)))),
         ),
         ArrivalTest(
-            name="dependence",
-            value=lag1,
-            expected=0.0,
-            effect=lag1,
-            effect_limit=0.15,
-            p=float(2 * special.ndtr(-abs(lag1) * np.sqrt(len(gaps)))),
+            "dependence", lag1, 0.0, lag1, 0.15, float(2 * special.ndtr(-abs(lag1) * np.sqrt(len(gaps))))
         ),
     ]
     num_bins = n // ARRIVALS_PER_BIN
@@ -195,16 +172,7 @@ def compare_with_renewal(
         index = float(counts.var(ddof=1) / counts.mean())
         below = float(special.chdtr(num_bins - 1, index * (num_bins - 1)))
         p = 2 * min(below, 1 - below)
-        tests.append(
-            ArrivalTest(
-                name="dispersion",
-                value=index,
-                expected=1.0,
-                effect=index - 1,
-                effect_limit=0.3,
-                p=p,
-            )
-        )
+        tests.append(ArrivalTest("dispersion", index, 1.0, index - 1, 0.3, p))
     return tests
 
 

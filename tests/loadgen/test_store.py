@@ -124,7 +124,7 @@ def test_a_killed_writer_loses_only_what_was_not_flushed(tmp_path: Path) -> None
         [sys.executable, "-c", script, str(stream_path(folder.path, 0))], check=False, cwd=Path.cwd()
     )
     run = load(folder.path)
-    assert not run.is_compacted
+    assert not (run.path / "requests.parquet").exists()
     assert run.requests["outcome"].tolist() == ["ok"] * 4 + ["unsent"] * 2
     assert "may have been in flight" in run.requests["error"][5]
 
