@@ -85,8 +85,12 @@ def judge_cap(results: Results) -> Finding:
     ends = {case: ratio.interval or (ratio.value, ratio.value) for case, ratio in e2e.items()}
     helps = [case for case in cases if ends[case][1] < 1 and e2e[case].value < 1 - NO_CHANGE]
     harms = [case for case in cases if ends[case][0] > 1 and e2e[case].value > 1 + NO_CHANGE]
-    condition = f"the cap shortened the mean E2E for {listed(helps)}; it made it longer for {listed(harms)}"
+    condition = f"the cap shortened the mean E2E for {_named(helps)}; it made it longer for {_named(harms)}"
     return Finding.of(measured, [case in helps for case in cases], condition, condition)
+
+
+def _named(cases: list[str]) -> str:
+    return listed([f"{law} lengths with {shape}" for law, shape in (case.split(", ") for case in cases)])
 
 
 def chart_cap(results: Results) -> Chart:

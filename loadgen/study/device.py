@@ -46,19 +46,22 @@ def judge_fall(results: Results) -> Finding:
         for model in models_of(results)
         for part in PARTS
     }
-    said = ", ".join(f"{model}, {PARTS[part]} {factor(fall)}" for (model, part), fall in falls.items())
-    measured = f"A request's cost fell, from batch {SMALL} to {LARGE}: {said}."
-    beyond = [f"{PARTS[part]} of {model}" for (model, part), fall in falls.items() if fall > LARGE]
+    said = ", ".join(f"{PARTS[part]} of {model} {factor(fall)}" for (model, part), fall in falls.items())
+    measured = f"A request's cost at batch {SMALL} over that at {LARGE}: {said}."
+    falling, beyond = (
+        [f"{PARTS[part]} of {model}" for (model, part), fall in falls.items() if fall > least]
+        for least in (1.5, LARGE)
+    )
     condition = (
-        "it falls, but by less than 32x everywhere: a fall of 51x needs a step at batch 1 that takes longer "
-        "than one at batch 32, a slow step of its own"
+        f"it falls for {listed(falling)}, by less than 32x: a fall of 51x needs a step at batch 1 that takes "
+        "longer than one at batch 32, a slow step of its own"
     )
     if beyond:
         condition = (
             f"by more than 32x for {listed(beyond)}, which says that the step at batch 1 itself was slow: "
             "it took longer than the one at batch 32"
         )
-    return Finding.of(measured, [fall > 1.5 for fall in falls.values()] + [False], condition)
+    return Finding.of(measured, [bool(falling), False], condition)
 
 
 def judge_idle_memory(results: Results) -> Finding:
@@ -69,7 +72,7 @@ def judge_idle_memory(results: Results) -> Finding:
         for part in PARTS
     }
     said = ", ".join(
-        f"{model}, {PARTS[part]} {percent(one)} and {percent(many)}"
+        f"{PARTS[part]} of {model} {percent(one)} and {percent(many)}"
         for (model, part), (one, many) in shares.items()
     )
     measured = f"Share of this device's memory bandwidth at batch {SMALL} and {LARGE}: {said}."
@@ -88,7 +91,10 @@ def judge_nearly_free(results: Results) -> Finding:
         f"{model} {factor(price)} of {seconds(at(results, model, 1, 'step_s'))}"
         for model, price in prices.items()
     )
-    condition = "eight requests cost far less than eight times one, but each pays for it in its own ITL"
+    cheap = [model for model, price in prices.items() if price < 4]
+    condition = (
+        f"for {listed(cheap)} eight cost less than four times one, and each pays for it in its own ITL"
+    )
     tests = [price < limit for price in prices.values() for limit in (1.25, 4)]
     return Finding.of(f"A step with 8 requests took, against one with 1: {said}.", tests, condition)
 

@@ -36,7 +36,7 @@ def judge_flapping(results: Results) -> Finding:
         f"Admitting in bursts and draining made {percent(reached[arm])} of the tokens/s that its steps at "
         f"the peak batch make ({number(results.mean(arm, 'tokens_per_s'))}); deciding each step made "
         f"{percent(reached[calm])}. Its mean batch was {percent(results.mean(arm, 'batch_over_peak'))} of "
-        f"the peak and varied by the second with a CV of {results.mean(arm, 'engine.flapping_cv'):.2f}. "
+        f"the peak and varied with a CV of {results.mean(arm, 'engine.flapping_cv'):.2f} over seconds. "
         f"{percent(waiting)} of what sets its slowest 1 % of TTFT apart was waiting for the batch to end."
     )
     tests = [reached[arm] < 0.8 and reached[calm] > 0.9, waiting >= NAMED]
