@@ -35,6 +35,11 @@ def tally(document: Json) -> str:
     )
 
 
+def origin(experiment: Json) -> str:
+    """Say whether an experiment was simulated or live; what was timed without a server is live, too."""
+    return "simulated" if experiment["kind"] == "simulated" else "live"
+
+
 def where(claim: Json) -> str:
     """The condition of a verdict, as it follows the verdict; empty without one."""
     return f": {claim['condition']}" if claim["condition"] else ""
@@ -50,7 +55,7 @@ def print_study(document: Json, folder: str, console: Console) -> None:
     """Print every claim with its verdict and the figures behind it."""
     for one in document["experiments"]:
         runs = one["skipped"] or f"{one['num_runs']} runs"
-        console.print(Text.assemble((one["title"], "bold"), (f"  {one['kind']}, {runs}", "dim")))
+        console.print(Text.assemble((one["title"], "bold"), (f"  {origin(one)}, {runs}", "dim")))
         for claim in one["claims"]:
             console.print(
                 Text.assemble(
@@ -76,7 +81,7 @@ def render_study_markdown(folder: Path) -> str:
             claim["section"],
             escape(claim["measured"]),
             f"**{claim['verdict']}**{escape(where(claim))}",
-            f"{one['kind']}: {one['name']}",
+            f"{origin(one)}: {one['name']}",
         ]
         for one in document["experiments"]
         for claim in one["claims"]

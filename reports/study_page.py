@@ -11,7 +11,7 @@ from loadgen.measure.replicates import read_document
 from reports.figure_spec import draw_all
 from reports.pages import data_link, page_template, template_text
 from reports.quantities import format_count
-from reports.study import format_cells, tally
+from reports.study import format_cells, origin, tally
 from reports.study_figures import chart_spec
 
 Json = Mapping[str, Any]
@@ -25,6 +25,7 @@ def render_study(folder: Path) -> str:
         name=folder.resolve().name,
         css=template_text("page.css") + template_text("study.css"),
         tally=tally(document),
+        origin=origin,
         document=document,
         claims=[(one, claim) for one in document["experiments"] for claim in one["claims"]],
         sections=[_section(one, folder) for one in document["experiments"]],
