@@ -85,7 +85,7 @@ def test_context_holds_only_what_is_known() -> None:
 
 
 def test_objectives_goodput_stamps_and_server_are_told() -> None:
-    certificate = {"certificate": {"is_certified": False, "confidence": 0.99}}
+    certificate = {"certificate": {"is_certified": False, "confidence": 0.99, "num_missing": None}}
     slo = {
         "targets": [
             {"metric": "ttft_s", "statistic": "p99", "limit": 0.5, "value": 0.275, "is_met": True}
