@@ -28,7 +28,6 @@ from loadgen.study.model import Outcome
 from reports.study import render_study_markdown
 from reports.study_page import render_study
 from tests.loadgen.test_attribution import bench
-from tests.reports.browser import CHROMIUM, look_at
 
 
 @pytest.fixture(scope="module")
@@ -103,14 +102,6 @@ def test_the_page_and_the_table_say_the_same(folder: Path) -> None:
         assert page.count(claim["verdict"].upper()) >= 2
     assert "A look, not a verdict" in page
     assert page.count("<svg") == 1
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
-def test_the_page_reads_on_a_desk_and_on_a_telephone(folder: Path) -> None:
-    for seen in look_at(render_study(folder), (1280, 390)):
-        assert seen.figures == ["figure-static-0"]
-        assert seen.outside == seen.overlaps == seen.fetched == seen.console == []
-        assert seen.scroll_width <= seen.client_width
 
 
 def test_hostile_words_are_inert(folder: Path, tmp_path: Path) -> None:
