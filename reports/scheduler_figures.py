@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reports.axes import draw_bars, place_legend
-from reports.canvas import AMBER, BLUE, INK, PAPER, PURPLE, RULE, VERMILLION
+from reports.canvas import AMBER, BLUE, INK, MUTED, PAPER, PURPLE, RULE, VERMILLION
 from reports.quantities import format_tick, format_time
 from reports.sides import CAUSE_GROUPS
 
@@ -94,7 +94,8 @@ def draw_waterfall(subject: Subject, axes: list[Axes]) -> bool:
         return False
     reached = np.zeros(len(rows))
     for label, colour, seconds in _grouped(subject.slowest_causes):
-        draw_bars(ax, reached, reached + seconds, rows, colour, label=label, linewidth=0)
+        look: dict[str, Any] = {"label": label, "edgecolor": MUTED, "linewidth": 0.3}
+        draw_bars(ax, reached, reached + seconds, rows, colour, **look)
         reached = reached + seconds
     ax.set_ylim(len(rows) - 0.4, -0.6)
     ax.set_yticks(rows, [str(slow.index) for slow in subject.slowest])
