@@ -207,7 +207,7 @@ def measure_curve(folder: Path) -> list[Outcome]:
     from loadgen.study.device import outcomes_of
 
     require_engine()
-    command = [sys.executable, "-m", "reference_engine.decode_curve"]
+    command = [sys.executable, "-m", "reference_engine.decode_curve", "--contexts=144", "--json"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
         raise TargetError(f"the decode curve could not be measured: {ended.stderr.strip().splitlines()[-1]}")
