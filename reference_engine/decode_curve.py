@@ -35,6 +35,7 @@ from reference_engine.attention.ragged import (
 )
 from reference_engine.config import ConfigError, Device, EngineConfig
 from reference_engine.devices import choose_device
+from reference_engine.engine_process import keep_freed_memory
 from reference_engine.executors.batch import Batch
 from reference_engine.executors.device import GraphCapture, send, size_of
 from reference_engine.executors.torch import Forward, load_decoder, make_forward, tokens_that_fit
@@ -207,6 +208,7 @@ def main() -> None:
     models = args.models.split(",") if args.models else MODELS[device]
     batches, contexts = args.batches or BATCHES[device], args.contexts or CONTEXTS[device]
     torch.set_num_threads(1)
+    keep_freed_memory()
     bandwidth = measure_bandwidth(device)
     name = (
         torch.cuda.get_device_name()
