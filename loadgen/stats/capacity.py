@@ -291,14 +291,13 @@ def _has_figure(run: Evidence) -> bool:
 def _bracketed(
     replicates: Sequence[Sequence[Evidence]], runs: Sequence[Evidence], num_found: int
 ) -> Capacity:
-    """The answer of too few replicates: the narrowest bracket of one of them, or of the probes."""
-    brackets = [Bracket.of(own) for own in [*replicates, runs]]
-    whole = [
-        (b.low.rate_per_s, b.high.rate_per_s) for b in brackets if b.low is not None and b.high is not None
-    ]
-    if whole:
-        low, high = min(whole, key=lambda ends: ends[1] / ends[0])
-        return Capacity(answer=Answer.BRACKET, low_per_s=low, high_per_s=high, num_replicates=num_found)
+    """The answer of too few replicates: the narrowest bracket of one of them, else of all runs."""
+    for sets in (replicates, [runs]):
+        brackets = [Bracket.of(own) for own in sets]
+        whole = [(b.low.rate_per_s, b.high.rate_per_s) for b in brackets if b.low and b.high]
+        if whole:
+            low, high = min(whole, key=lambda ends: ends[1] / ends[0])
+            return Capacity(answer=Answer.BRACKET, low_per_s=low, high_per_s=high, num_replicates=num_found)
     passing = max((run.rate_per_s for run in runs if run.passes), default=None)
     return Capacity(answer=Answer.UNDECIDED, low_per_s=passing, num_replicates=num_found)
 

@@ -222,6 +222,13 @@ def test_a_budget_leaves_the_best_bracket_so_far(num_runs: int) -> None:
         assert (found.low_per_s or 0) <= 20 <= (found.high_per_s or 0)
 
 
+def test_the_bracket_of_one_replicate_has_no_end_of_another() -> None:
+    own = [(0, 174, -1.0), (0, 179, math.inf), (1, 176, -1.0)]
+    runs = [Evidence(trial=Trial(rate_per_s=rate, replicate=r), margin=margin) for r, rate, margin in own]
+    found = conclude(runs, SEARCH)
+    assert (found.answer, found.low_per_s, found.high_per_s) == (Answer.BRACKET, 174, 179)
+
+
 def test_a_search_goes_on_from_its_runs() -> None:
     whole = search_with(server(lambda replicate: 20.0 + replicate))
     for cut in range(len(whole)):
