@@ -206,7 +206,7 @@ def test_the_slowest_requests_are_those_of_the_rows(tmp_path: Path) -> None:
 
 def test_thinned_steps_keep_their_ends_and_extremes() -> None:
     rng = np.random.default_rng(0)
-    points = series.Points(x=np.sort(rng.random(50_000)), y=np.cumsum(rng.integers(-1, 2, 50_000)) + 0.0)
+    points = series.Points(x=np.sort(rng.random(50_000)), y=np.cumsum(rng.choice([-1.0, 0.0, 1.0], 50_000)))
     thin = series.thin_steps(points, num_bins=100)
     assert len(thin) <= 400
     assert set(zip(thin.x, thin.y, strict=True)) <= set(zip(points.x, points.y, strict=True))
