@@ -95,7 +95,12 @@ def notices(summary: Json) -> list[Notice]:
 def answer(summary: Json) -> str:
     """Say in one sentence what latency users get at this rate; where nothing succeeded, say that."""
     counts, rates, metrics = summary["counts"], summary["rates"], summary["metrics"]
-    rate = f"At {format_number(rates.get('offered_per_s'))} requests/s offered"
+    offered = rates.get("offered_per_s")
+    rate = (
+        "At a rate that is not known"
+        if offered is None
+        else f"At {format_number(offered)} requests/s offered"
+    )
     ttft, itl = metrics.get("ttft_s") or {}, metrics.get("itl_s") or metrics.get("event_gap_s") or {}
     if not counts.get("scheduled"):
         return "Nothing was scheduled, so nothing was measured."

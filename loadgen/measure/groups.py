@@ -36,7 +36,7 @@ def describe_groups(run: Run, measured: Measured, objectives: Sequence[Objective
     described = {}
     for name, (keys, labels) in partings(run, measured).items():
         if 1 < len(keys) <= MAX_GROUPS:
-            length_s = measured.window.length_s / (NUM_TIME_SLICES if name == "from_s" else 1)
+            length_s = measured.rated_s / (NUM_TIME_SLICES if name == "from_s" else 1)
             described[name] = [
                 {"key": key, **describe_part(measured, labels == i, met if per_request else None, length_s)}
                 for i, key in enumerate(keys)

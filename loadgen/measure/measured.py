@@ -106,6 +106,11 @@ class Measured:
         """Requests scheduled inside the window, failures included."""
         return int(self.window.holds(self.columns.scheduled_ns).sum())
 
+    @property
+    def rated_s(self) -> float:
+        """The seconds that rates are per; 0 where nothing tells a rate: no window, or a single request."""
+        return self.window.length_s if len(self.columns) > 1 else 0.0
+
     def uncertainty_p99_s(self) -> float | None:
         """How much earlier than its stamp an event can have been, at p99 of events; None without events."""
         num_events, uncertain = self.events.num_events, self.events.uncertain_ns
@@ -122,7 +127,7 @@ def measure(run: Run, options: MeasureOptions) -> Measured:
     columns = read_columns(run.rows)
     workload = described_workload(run)
     is_open = np.asarray(run.plan_rows().column("think_ns").to_numpy() < 0)
-    end_ns = schedule_end_ns(columns.scheduled_ns, workload, is_open)
+    end_ns = schedule_end_ns(columns, workload, is_open, is_closed=options.concurrency is not None)
     if run.manifest["status"] != "complete":
         end_ns = min(end_ns, last_sign_ns(columns, end_ns))
     window = choose_window(columns, options.warmup_s, end_ns)

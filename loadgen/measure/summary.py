@@ -87,7 +87,7 @@ def summarize_measured(run: Run, measured: Measured, options: MeasureOptions) ->
 
 
 def compute_rates(measured: Measured) -> dict[str, float | None]:
-    """Events per second of the window, each counted where it happened; null for an empty window."""
+    """Events per second of the window, each counted where it happened; null where `rated_s` is none."""
     columns, window = measured.columns, measured.window
     ended = np.where(np.isnan(columns.sent_ns), np.nan, columns.ended_ns)
     answered = window.holds(columns.first_token_ns)
@@ -99,7 +99,7 @@ def compute_rates(measured: Measured) -> dict[str, float | None]:
         "prompt_tokens_per_s": np.nansum(columns.prompt_tokens[answered]),
         "output_tokens_per_s": measured.events.tokens_in_window,
     }
-    length_s = window.length_s
+    length_s = measured.rated_s
     return {name: float(amount) / length_s if length_s > 0 else None for name, amount in amounts.items()}
 
 
@@ -170,7 +170,7 @@ def evaluate_slo(measured: Measured, options: MeasureOptions) -> dict[str, Any]:
     if per_request and measured.num_scheduled:
         num_met = int(met_by_request(per_request, measured.values).sum())
         attained = num_met / measured.num_scheduled
-        goodput = num_met / measured.window.length_s
+        goodput = num_met / measured.rated_s if measured.rated_s > 0 else None
     deadlines = deadlines_of(options.objectives)
     certificates = [target["certificate"]["is_certified"] for target in targets if target["certificate"]]
     return {

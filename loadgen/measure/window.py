@@ -16,23 +16,27 @@ from loadgen.measure.metrics import in_flight_steps
 from loadgen.stats.steady import MIN_VALUES, mser5_truncation
 
 
-def schedule_end_ns(scheduled_ns: Floats, workload: dict[str, Any], is_open: Bools) -> float:
+def schedule_end_ns(columns: Columns, workload: dict[str, Any], is_open: Bools, *, is_closed: bool) -> float:
     """When the schedule ends: the duration asked for, else one mean gap after the last arrival.
 
-    Turns that a slow server has pushed beyond the duration are sent, and lie outside.
+    Turns that a slow server has pushed beyond the duration are sent, and lie outside. Where no gaps say how
+    fast requests come (a closed loop, or all of them at one instant), it ends with the last answer.
     """
+    scheduled_ns = columns.scheduled_ns
     if len(scheduled_ns) == 0:
         return 0.0
     last = float(scheduled_ns.max())
     duration_s = workload.get("duration_s")
     if duration_s and not workload.get("trace") and not workload.get("num_requests"):
         return max(float(duration_s) * 1e9, float(scheduled_ns[is_open].max(initial=0)) + 1)
-    gap = (last - float(scheduled_ns.min())) / (len(scheduled_ns) - 1) if len(scheduled_ns) > 1 else 0.0
-    return last + max(gap, 1.0)
+    span = last - float(scheduled_ns.min())
+    if span == 0 or is_closed:
+        return max(last + 1, last_sign_ns(columns, last))
+    return last + span / (len(scheduled_ns) - 1)
 
 
 def last_sign_ns(columns: Columns, default_ns: float) -> float:
-    """When a run that was cut short last sent or heard anything: rates per second end there."""
+    """When a run last sent or heard anything: rates of one that was cut short end there."""
     signs = np.concatenate([columns.sent_ns, columns.ended_ns[~np.isnan(columns.sent_ns)]])
     signs = signs[~np.isnan(signs)]
     return float(signs.max()) + 1 if len(signs) else default_ns
@@ -47,7 +51,7 @@ def choose_window(columns: Columns, warmup_s: float | None, end_ns: float) -> Wi
         return Window(start_ns=start_ns, end_ns=end_ns, method=method, is_steady=is_steady)
     start_ns, is_steady = _find_start(columns, 0.0)
     method = {
-        None: f"auto: fewer than {MIN_VALUES} answers, nothing left out",
+        None: f"auto: fewer than {MIN_VALUES} answers one after the other, nothing left out",
         False: "auto (MSER-5): no steady state found, nothing left out",
         True: "auto (MSER-5)",
     }[is_steady]
@@ -55,12 +59,12 @@ def choose_window(columns: Columns, warmup_s: float | None, end_ns: float) -> Wi
 
 
 def _find_start(columns: Columns, from_ns: float) -> tuple[float, bool | None]:
-    """Where the last of the series settles, and whether all do; None with too few answers to say."""
+    """Where the last of the series settles, and whether all do; None with too few answers, or all at once."""
     is_answered = columns.is_ok & ~np.isnan(columns.first_token_ns) & (columns.scheduled_ns >= from_ns)
     rows = np.flatnonzero(is_answered)
     counts = rows[np.argsort(columns.scheduled_ns[rows], kind="stable")]
     scheduled = columns.scheduled_ns[counts]
-    if len(scheduled) < MIN_VALUES:
+    if len(scheduled) < MIN_VALUES or scheduled[0] == scheduled[-1]:
         return from_ns, None
     steps = in_flight_steps(columns)
     level = np.append(steps.level, 0)[np.searchsorted(steps.time_ns, scheduled, side="right") - 1]

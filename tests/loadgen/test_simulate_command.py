@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,36 @@ def test_run_with_simulate_is_the_same_command(tmp_path: Path, capsys: pytest.Ca
     assert load(folder).requests["last_token_ns"].equals(load(summary["folder"]).requests["last_token_ns"])
 
 
+@pytest.mark.parametrize(
+    "load_flags",
+    [
+        ("--concurrency", "8", "--requests", "8"),
+        ("--rate", "100", "--arrival", "at-once", "--requests", "50"),
+    ],
+)
+def test_rates_of_requests_that_start_together_end_with_the_last_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], load_flags: tuple[str, ...]
+) -> None:
+    assert bench("run", "--simulate", *load_flags, "--out", str(tmp_path), "--json") == 0
+    summary = json.loads(capsys.readouterr().out)
+    rows = load(summary["folder"]).requests
+    length_s = float(rows["last_token_ns"].max()) / 1e9
+    assert summary["rates"]["offered_per_s"] == pytest.approx(len(rows) / length_s, rel=1e-3)
+    assert summary["rates"]["ok_per_s"] == pytest.approx(len(rows) / length_s, rel=1e-3)
+    assert summary["window"]["is_steady"] is None
+    assert summary["engine"]["busy_fraction"] <= 1
+    assert summary["little"]["ratio"] == pytest.approx(1, rel=1e-3)
+
+
+def test_a_single_request_has_no_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--rate", "100", "--requests", "1", "--slo", "ttft=1s")
+    assert bench("run", "--simulate", *flags, "--out", str(tmp_path), "--json") == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert set(summary["rates"].values()) == {None}
+    assert summary["slo"]["goodput_per_s"] is None
+    assert "not known" in render_run(load(summary["folder"]))
+
+
 def test_timeouts_and_refusals_are_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     summary = simulated(
         tmp_path, capsys, "--max-batch", "2", "--first-token-timeout", "2s", "--knob", "max_waiting=20"
@@ -77,7 +108,15 @@ def test_timeouts_and_refusals_are_rows(tmp_path: Path, capsys: pytest.CaptureFi
         (["--knob", "padded=1"], "write true or false"),
         (["--knob", "watermark=x"], "'x' is not float"),
         (["--knob", "padded=true"], "policy vllm-v1 has no knob 'padded'"),
-        (["--target", "http://localhost:1"], "--simulate takes the place of --target"),
+        (["--target", "http://localhost:1"], "--simulate does not go with --target: there is no server"),
+        (["--device", "cuda"], "--simulate does not go with --device: no model is computed"),
+        (["--dtype", "bfloat16"], "--simulate does not go with --dtype"),
+        (["--workers", "2"], "--simulate does not go with --workers"),
+        (["--transport", "httpx"], "--simulate does not go with --transport"),
+        (["--header", "a: b"], "--simulate does not go with --header"),
+        (["--insecure"], "--simulate does not go with --insecure"),
+        (["--metrics-url", "http://a/m"], "--simulate does not go with --metrics-url"),
+        (["--fresh-connections"], "--simulate does not go with --fresh-connections"),
         (["--knob", "max_model_len=64"], "longer than the context"),
     ],
 )
@@ -90,6 +129,11 @@ def test_what_cannot_be_simulated_is_refused_in_one_line(
     assert words in said
     assert said.count("\n") == 1
     assert not out.exists()
+
+
+def test_a_cost_is_of_a_simulation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("run", "--rate", "5", "--cost", "8b-h200", "--out", str(tmp_path / "runs")) == EXIT_USAGE
+    assert "--cost belongs to --simulate" in capsys.readouterr().err
 
 
 def test_knobs_are_the_same_live() -> None:
