@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from loadgen.cli.report import newest
 from loadgen.store import Run
 from tests.reports.synthetic import Story, make_run
 from tests.test_bad_input import bench
@@ -84,3 +85,16 @@ def test_what_is_written_is_read_back(
     smaller = json.loads((shapes / "smaller.json").read_text())
     assert {"name", "unit", "value", "range", "extra"} <= set(smaller[0])
     assert json.loads((shapes / "bigger.json").read_text()) == []
+
+
+def test_the_newest_folder_is_taken_of_any_kind_that_fits(tmp_path: Path) -> None:
+    for name, document in (
+        ("2-run", "manifest.json"),
+        ("3-sweep", "sweep.json"),
+        ("1-repeat", "repeat.json"),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / document).touch()
+    assert newest(tmp_path, "manifest.json", "repeat.json").name == "2-run"
+    assert newest(tmp_path, "manifest.json", "sweep.json").name == "3-sweep"
+    assert newest(tmp_path, "repeat.json").name == "1-repeat"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadgen.cli.report import newest_run, write
+from loadgen.cli.report import newest, write
 from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def check(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="Its table [check] holds assert = [...], baseline and noise (default: ./bench.toml).",
+            help=r"Its table \[check] holds assert = \[...], baseline and noise (default: ./bench.toml).",
             metavar="FILE",
         ),
     ] = None,
@@ -66,6 +66,7 @@ def check(
 ) -> None:
     """Decide assertions on a finished run: 0 all pass, 1 one fails, 3 the run is invalid, 4 undecided."""
     from loadgen.measure.assertions import exit_code, parse_assertion
+    from loadgen.measure.replicates import DOCUMENT
     from reports.export import gate
 
     kept = read_gate(config)
@@ -76,7 +77,7 @@ def check(
             "nothing to check: give --assert 'ttft.p99 < 400ms', or [check] assert in bench.toml"
         )
     asked = [parse_assertion(text) for text in assertions]
-    judged = load_side(run or newest_run(Path("runs")))
+    judged = load_side(run or newest(Path("runs"), "manifest.json", DOCUMENT))
     results = decide(judged, asked, load_side(baseline) if baseline else None, noise)
     name = name_of(judged)
     if junit:

@@ -34,7 +34,7 @@ def report(
     run: Annotated[
         Path | None,
         typer.Argument(
-            help="Run (default: the newest under ./runs), sweep, capacity, comparison, or folder of runs.",
+            help="Run, sweep, capacity, comparison (default: the newest under ./runs), or folder of runs.",
             metavar="RUN",
         ),
     ] = None,
@@ -52,11 +52,12 @@ def report(
     size: Annotated[FigureSize, typer.Option(help="Width of svg, pdf and png figures.")] = FigureSize.COLUMN,
 ) -> None:
     """Write one self-contained HTML page about a run, or the same in another format."""
-    folder = run or newest_run(Path("runs"))
-    is_run = (folder / "manifest.json").exists()
     from reports.export import FIGURE_FORMATS, render_files
-    from reports.series import render_series
+    from reports.series import DOCUMENTS, render_series
 
+    is_of_a_run = file_format in (ReportFormat.CSV, ReportFormat.PERFETTO)
+    folder = run or newest(Path("runs"), "manifest.json", *(() if is_of_a_run else DOCUMENTS))
+    is_run = (folder / "manifest.json").exists()
     files = render_series(folder, file_format.value, size.value)
     if files is None and not is_run and folder.is_dir():
         if file_format is not ReportFormat.HTML:
@@ -88,9 +89,9 @@ def write(path: Path, content: bytes | str) -> Path:
     return path
 
 
-def newest_run(out: Path) -> Path:
-    """Return the newest run folder under `out`; folders are named by UTC time."""
-    folders = sorted(path.parent for path in out.glob("*/manifest.json"))
+def newest(out: Path, *documents: str) -> Path:
+    """Return the newest folder under `out` that holds one of the documents; folders are named by UTC time."""
+    folders = sorted(path.parent for document in documents for path in out.glob(f"*/{document}"))
     if not folders:
         raise UsageError(f"no run folder under {out}/: give one, or measure first with bench run --rate 20")
     return folders[-1]

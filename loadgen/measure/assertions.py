@@ -101,7 +101,7 @@ def parse_assertion(text: str) -> Assertion:
     subject, statistic = match["subject"], None
     if subject not in SUBJECTS:
         name, _, statistic = subject.partition(".")
-        subject = parse_metric(name)
+        subject = parse_metric(name, SUBJECTS)
         if not statistic:
             raise UsageError(f"{text!r} names no statistic; write {name}.p99, {name}.mean or the like")
         check_statistic(statistic)
@@ -277,7 +277,9 @@ def decide(
         if found.is_on_failure:
             return result(Decision.FAIL, f"{side.name}: it falls on a failed request")
         if found.value is None:
-            return result(Decision.INVALID, f"{side.name} has no value for it")
+            is_of_slo = assertion.subject in ("goodput", "attained")
+            hint = ": measure with a limit on each request, such as --slo ttft=500ms" * is_of_slo
+            return result(Decision.INVALID, f"{side.name} has no value for it{hint}")
         if found.is_too_thin:
             thin = f"{found.num_tail_events:.1f} independent tail events, {MIN_TAIL_EVENTS} wanted"
             return result(Decision.INVALID, f"{side.name}: too_few_samples ({thin})", found.value)

@@ -70,12 +70,12 @@ def parse_slo(text: str) -> Objective:
     return Objective(metric=metric, statistic=statistic, limit=parse_limit(metric, match["value"]))
 
 
-def parse_metric(name: str) -> str:
-    """Turn `ttft` (or `ttft_s`) into its name in summary.json; UsageError lists the known ones."""
+def parse_metric(name: str, others: Sequence[str] = ()) -> str:
+    """Turn `ttft` (or `ttft_s`) into its name in summary.json; UsageError lists those and `others`."""
     for known in UNITS:
         if name in (known, known.removesuffix("_s")):
             return known
-    names = ", ".join(known.removesuffix("_s") for known in UNITS)
+    names = ", ".join((*others, *(known.removesuffix("_s") for known in UNITS)))
     raise UsageError(f"unknown metric {name!r}; known: {names}")
 
 

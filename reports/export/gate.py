@@ -1,7 +1,8 @@
 """The outcome of a gate for other programs: JUnit XML, Markdown, JSON for github-action-benchmark.
 
 One JUnit test case an assertion. The figures stand in the text of `failure`: some readers drop its message
-attribute, suite properties and class names. What could not be decided is `skipped`, with the reason.
+attribute, suite properties and class names. What could not be decided is an `error`, as is what is invalid:
+viewers show what is skipped as if it had passed.
 """
 
 from __future__ import annotations
@@ -17,27 +18,28 @@ if TYPE_CHECKING:
     from loadgen.measure.assertions import AssertionResult
 
 SUITE = "bench check"
-ELEMENTS = {"fail": "failure", "invalid": "error", "undecided": "skipped"}
+ELEMENTS = {"fail": "failure", "invalid": "error", "undecided": "error"}
+ADVICE = {"undecided": ": the interval holds the limit; measure longer, or with bench run --repeat"}
 HIGHER_IS_BETTER = ("goodput", "attained")
 
 
 def render_junit(results: Sequence[AssertionResult], run_name: str) -> str:
-    """Return one test suite: a case per assertion, its decision as pass, failure, error or skipped."""
-    counts = {decision: sum(result.decision.value == decision for result in results) for decision in ELEMENTS}
+    """Return one test suite: a case per assertion, its decision as pass, failure or error."""
+    elements = [ELEMENTS.get(result.decision.value) for result in results]
     suite = ElementTree.Element(
         "testsuite",
         name=SUITE,
         tests=str(len(results)),
-        failures=str(counts["fail"]),
-        errors=str(counts["invalid"]),
-        skipped=str(counts["undecided"]),
+        failures=str(elements.count("failure")),
+        errors=str(elements.count("error")),
     )
-    for result in results:
+    for result, element in zip(results, elements, strict=True):
         case = ElementTree.SubElement(suite, "testcase", classname=run_name, name=result.assertion.text)
-        element = ELEMENTS.get(result.decision.value)
         if element is not None:
-            detail = ElementTree.SubElement(case, element, message=_xml_text(result.message))
-            detail.text = _xml_text(f"{result.assertion.text}: {result.message}")
+            decision = result.decision.value
+            said = _xml_text(f"{decision}: {result.message}{ADVICE.get(decision, '')}")
+            detail = ElementTree.SubElement(case, element, message=said, type=decision)
+            detail.text = f"{result.assertion.text}: {said}"
     root = ElementTree.Element("testsuites")
     root.append(suite)
     ElementTree.indent(root)
@@ -67,7 +69,8 @@ def render_action_benchmark(results: Sequence[AssertionResult]) -> dict[str, str
             continue
         assertion = result.assertion
         entry: dict[str, Any] = {
-            "name": ".".join(filter(None, (assertion.subject, assertion.statistic))),
+            "name": ".".join(filter(None, (assertion.subject, assertion.statistic)))
+            + " vs baseline" * assertion.is_vs_baseline,
             "unit": "ratio" if assertion.is_vs_baseline else _unit(assertion.subject),
             "value": result.value,
             "extra": f"{assertion.text}: {result.decision.value}",

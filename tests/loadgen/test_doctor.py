@@ -46,7 +46,7 @@ def step_of(rate_per_s: float, error_ms: float | None, *, lag_ms: float = 0.1, l
     [
         ([0.1, 0.2], "below 1 ms up to the highest rate tried, 2,000 tokens/s"),
         ([0.1, 3.0], "passes 1 ms between 1,000 and 2,000 tokens/s"),
-        ([3.0, 4.0], "passes 1 ms between 0 and 1,000 tokens/s"),
+        ([3.0, 4.0], "passes 1 ms at the lowest rate tried already, 1,000 tokens/s"),
         ([3.0, 0.1], "No clear limit: 1,000 tokens/s failed where 2,000 did not"),
         ([0.1, None], "passes 1 ms between 1,000 and 2,000 tokens/s"),
     ],
@@ -69,6 +69,12 @@ def test_conclusion_names_the_rate_at_which_the_error_passes_the_limit(
 )
 def test_conclusion_on_a_planned_run_weighs_error_and_send_lag(step: Step, expected: str) -> None:
     assert expected in conclusion([step], is_planned=True)
+
+
+def test_conclusion_weighs_the_send_lag_of_every_rate() -> None:
+    late = conclusion([step_of(10, 0.2), step_of(20, 0.2, lag_ms=5.0)], is_planned=False)
+    assert "The send lag passes 1 ms between 1,000 and 2,000 tokens/s" in late
+    assert "at the lowest rate tried" in conclusion([step_of(10, 0.2, lag_ms=2.0)], is_planned=False)
 
 
 def test_conclusion_doubts_a_server_that_was_late_itself() -> None:
