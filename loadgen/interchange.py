@@ -201,7 +201,7 @@ def import_result(result: Result, file: Path, out: Path, name: str) -> Run:
             "warmup": {"value": 0, "origin": "default"},
             "max_in_flight": {"value": limit if isinstance(limit, int) else None, "origin": "file"},
         },
-        "target": {"kind": "import", "model": values.get("model_id")},
+        "target": _target_of(values),
         "imported": {"tool": result.tool, "file": file.name, "missing": list(result.missing)},
         "started": str(values.get("date", "")),
     }
@@ -222,6 +222,14 @@ def import_result(result: Result, file: Path, out: Path, name: str) -> Run:
     folder.compact_requests(plan)
     folder.write_manifest(manifest | {"plan_digest": plan.digest()})
     return conclude(folder)
+
+
+def _target_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What was measured; a run of ours that was simulated stays that."""
+    ours = values.get("bench")
+    cost = ours.get("simulated") if isinstance(ours, dict) else None
+    simulated = {"kind": "simulated engine", "cost": cost} if isinstance(cost, dict) else {}
+    return {"kind": "import", "model": values.get("model_id"), **simulated}
 
 
 def _summary_of_totals(result: Result) -> dict[str, Any]:
@@ -261,6 +269,10 @@ def export_vllm(run: Run) -> dict[str, Any]:
     summary = summarize(run)
     config = {name: entry.get("value") for name, entry in run.manifest.get("config", {}).items()}
     target = run.manifest.get("target") or {}
+    model, ours = target.get("model"), {"run": run.path.name, "verdict": summary["verdict"]["status"]}
+    if target.get("kind") == "simulated engine":
+        ours["simulated"] = {name: target["cost"].get(name) for name in ("name", "origin")}
+        model = f"simulated {ours['simulated']['name']}"
     for row in rows:
         row["prompt_tokens"] = row["prompt_tokens"] or row["prompt_tokens_planned"]
         if row["outcome"] != Outcome.OK:
@@ -275,7 +287,7 @@ def export_vllm(run: Run) -> dict[str, Any]:
         "endpoint_type": target.get("api"),
         "backend": target.get("api"),
         "label": config.get("name"),
-        "model_id": target.get("model"),
+        "model_id": model,
         "tokenizer_id": None,
         "num_prompts": len(rows),
         "request_rate": config.get("rate") or offered_per_s,
@@ -297,7 +309,7 @@ def export_vllm(run: Run) -> dict[str, Any]:
         "queue_times": [_span_s(row, "scheduled_ns", "sent_ns") for row in rows],
         "generated_texts": [""] * len(rows),
         "errors": ["" if row["outcome"] == Outcome.OK else row["error"] for row in rows],
-        "bench": {"run": run.path.name, "verdict": summary["verdict"]["status"]},
+        "bench": ours,
     }
 
 

@@ -76,7 +76,7 @@ def test_a_folder_speaks_through_its_tokenizer(model: Path) -> None:
             ["--model", "{model}", "--knob", "max_model_len=513"],
             "--max-model-len 513 is above the 512 positions",
         ),
-        (["--simulate", "--model", "tiny"], "--simulate computes no model"),
+        (["--simulate", "--model", "tiny"], "--simulate does not go with --model: no model is computed"),
     ],
 )
 def test_a_model_that_cannot_be_is_one_line(

@@ -11,7 +11,6 @@ from loadgen.errors import UsageError
 # Settings of the engine that have no flag of their own: the name of the knob, and of the field it sets.
 SETTINGS = {
     "block_tokens": "block_tokens",
-    "dtype": "dtype",
     "max_model_len": "max_model_len",
     "swap_tokens": "swap_tokens",
     "prefix_sharing": "is_prefix_shared",

@@ -315,6 +315,7 @@ def engine_command(options: RunOptions, folder: Path, engine_cpu: int | None) ->
     flags: dict[str, object] = {
         "--model": options.model,
         "--device": options.device.value,
+        "--dtype": options.dtype.value,
         "--kv-tokens": options.kv_tokens,
         "--max-batch": options.max_batch,
         "--chunk-tokens": options.chunk_tokens,

@@ -41,6 +41,14 @@ class DeviceName(StrEnum):
     CUDA = "cuda"
 
 
+class DtypeName(StrEnum):
+    """What the reference engine computes in; auto: what its model and device are best at."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
 class TransportName(StrEnum):
     """raw: own HTTP/1.1 client with kernel stamps; httpx: HTTP/2, proxies and environment settings."""
 
@@ -277,6 +285,7 @@ class RunOptions(PlanOptions):
 
     policy: str = _engine("vllm-v1", "Scheduler policy.")
     device: DeviceName = _engine(DeviceName.AUTO, "What it computes on.")
+    dtype: DtypeName = _engine(DtypeName.AUTO, "What it computes in.")
     kv_tokens: int | None = _engine(
         None, "KV cache, in tokens (default: 65536; on CUDA what fits).", parse=parse_count
     )

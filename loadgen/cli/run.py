@@ -38,6 +38,12 @@ DEFAULTS = {  # of the flags that a recording, or a plan that is drawn, has a us
     True: (*COMMON, "trace_speed", "bad_rows", "zero_output"),
     False: (*COMMON, "arrival", "dist"),
 }
+NO_SERVER = "target cmd ready_url api field balance metrics_url scrape_interval transport workers"
+NO_SERVER += " fresh_connections header insecure tokenizer"
+NO_SERVER += " ready_timeout probe_timeout connect_timeout stall_timeout"
+NOT_SIMULATED = dict.fromkeys(NO_SERVER.split(), "there is no server") | dict.fromkeys(
+    ("model", "device", "dtype"), "no model is computed, and --cost says what a step takes"
+)
 
 
 @takes_options
@@ -65,6 +71,7 @@ def check_flags(options: RunOptions) -> None:
         except UsageError as exc:
             raise UsageError(f"--slo {line!r}: {exc}") from exc
     check_target_flags(options)
+    check_simulation(options)
     for given, other, why in (
         (options.duration, options.requests, "--duration and --requests each end the run: give one"),
         (options.duration, options.trace, "a trace has its own length: give --trace-window, not --duration"),
@@ -76,6 +83,20 @@ def check_flags(options: RunOptions) -> None:
     ):
         if given is not None and other is not None:
             raise UsageError(why)
+
+
+def check_simulation(options: RunOptions) -> None:
+    """Refuse a flag that a simulation, or a measured run, would have no use for."""
+    if not options.simulate and _is_given(options, "cost"):
+        raise UsageError("--cost belongs to --simulate: what a step takes is measured otherwise")
+    for name, why in NOT_SIMULATED.items():
+        if options.simulate and _is_given(options, name):
+            raise UsageError(f"--simulate does not go with --{name.replace('_', '-')}: {why}")
+
+
+def _is_given(options: RunOptions, name: str) -> bool:
+    value = getattr(options, name)
+    return bool(value) and value != RunOptions.__dataclass_fields__[name].default
 
 
 def measure_run(ctx: typer.Context, options: RunOptions, plan: Plan, interruption: Interruption) -> Run:

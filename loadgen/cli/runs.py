@@ -30,9 +30,14 @@ def list_runs(out: Out = Path("runs")) -> None:
     for folder in sorted(out.glob("*/")):
         if (folder / "manifest.json").exists():
             typer.echo(describe_run(folder))
-        elif kinds := [kind for kind in SERIES if (folder / f"{kind}.json").exists()]:
-            num_runs = len(list(folder.glob("**/manifest.json")))
-            typer.echo(f"{folder}  {kinds[0]} of {num_runs} runs")
+        elif series := describe_series(folder):
+            typer.echo(f"{folder}  {series}")
+
+
+def describe_series(folder: Path) -> str:
+    """What a folder of several runs is, `sweep of 4 runs`; empty for any other."""
+    kinds = [kind for kind in SERIES if (folder / f"{kind}.json").exists()]
+    return f"{kinds[0]} of {len(list(folder.glob('**/manifest.json')))} runs" if kinds else ""
 
 
 def describe_run(folder: Path) -> str:
@@ -59,6 +64,8 @@ def show_run(
     """Print the summary of a run as `bench run` did."""
     from loadgen.store import load
 
+    if series := describe_series(run):
+        raise UsageError(f"{run} is a {series}: bench report {run} shows it")
     loaded = load(run)
     if loaded.summary is None:
         raise UsageError(f"{run} has no summary: the run broke off")

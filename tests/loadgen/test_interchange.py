@@ -227,3 +227,14 @@ def test_a_run_goes_out_and_comes_back(tmp_path: Path) -> None:
         for name in ("scheduled_ns", "sent_ns", "chunk_ns", "output_tokens", "prompt_tokens", "chunk_tokens"):
             assert getattr(ours, name) == getattr(theirs, name), name
         assert (ours.outcome is Outcome.OK) is (theirs.outcome is Outcome.OK)
+
+
+def test_a_simulated_run_stays_one(tmp_path: Path) -> None:
+    run = import_result(read_one(tmp_path, VLLM | DETAILS), tmp_path / "result.json", tmp_path / "runs", "a")
+    cost = {"name": "8b-h200", "origin": "computed", "cost": {}}
+    manifest = {**run.manifest, "target": {"kind": "simulated engine", "model": "llama", "cost": cost}}
+    exported = export_vllm(loadgen.store.Run(run.path, manifest))
+    assert exported["model_id"] == "simulated 8b-h200"
+    again = import_result(read_one(tmp_path, exported), tmp_path / "result.json", tmp_path / "runs", "b")
+    assert again.manifest["target"]["kind"] == "simulated engine"
+    assert exported["bench"]["simulated"] == again.manifest["target"]["cost"]
