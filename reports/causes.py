@@ -13,7 +13,9 @@ from reports.words import printable
 
 METRICS = {"ttft_s": "TTFT", "itl_s": "ITL", "e2e_s": "E2E"}
 MIN_SHARE = 0.05
+MIN_NEGATIVE_SHARE = 0.03
 MAX_CAUSES = 3
+MIN_TAIL = 3  # of fewer it is said how many they are
 
 CAUSES = {
     "client": "client and network",
@@ -61,12 +63,23 @@ def tail_sentences(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _sentence(tail: Mapping[str, Any]) -> str:
-    means = f"mean {format_time(tail['tail_s'])}, of the rest {format_time(tail['rest_s'])}"
-    named = [
-        f"{format_percent(cause['share'])} {cause_name(cause['cause'])}"
-        for cause in tail["causes"]
-        if cause["share"] is not None and cause["share"] >= MIN_SHARE
-    ][:MAX_CAUSES]
+    slow, rest = format_time(tail["tail_s"]), format_time(tail["rest_s"])
+    means = f"mean {slow}, of the rest {rest}"
+    if tail["num_tail"] < MIN_TAIL:
+        few = "slowest" if tail["num_tail"] == 1 else f"slowest {tail['num_tail']}"
+        means = f"the {few} of {format_count(tail['n'])}: {slow}, mean of the rest {rest}"
+    known = [
+        (cause["share"], cause_name(cause["cause"])) for cause in tail["causes"] if cause["share"] is not None
+    ]
+    if not known:
+        return f"no tail to speak of ({means})"
+    more = [f"{format_percent(share)} {name}" for share, name in known if share >= MIN_SHARE]
+    less = [
+        f"less {format_percent(-share)} {name}"
+        for share, name in reversed(known)
+        if share <= -MIN_NEGATIVE_SHARE
+    ]
+    named = [*more[:MAX_CAUSES], *less[:MAX_CAUSES]]
     return f"{', '.join(named) or 'no cause stands out'} ({means})"
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TAIL_SHARE = 0.01
-LEAST_EXCESS_S = 1e-9  # equal latencies differ by the rounding of their means
+LEAST_EXCESS = 0.05  # of the rest: parts of a smaller excess are large numbers that all but cancel
 CLIENT, RESIDUAL = "client", "residual"
 FIRST = "first_"
 STEP_COLUMNS = ("start_ns", "end_ns", "running", "decode_seqs", "decode_work_ns", "work_ns")
@@ -37,7 +37,10 @@ class Parts:
     weights: Floats
 
     def tail(self) -> dict[str, Any] | None:
-        """Compare the slowest hundredth with the rest; None where there are too few to tell apart."""
+        """Compare the slowest hundredth with the rest; None where there are too few to tell apart.
+
+        Shares are null where the slowest are hardly slower than the rest.
+        """
         order = np.argsort(self.latency_s, kind="stable")
         weights = self.weights[order]
         cut = weights.sum() * (1 - TAIL_SHARE)
@@ -52,7 +55,7 @@ class Parts:
             in_tail, in_rest = self._mean(values, slow), self._mean(values, rest)
             excess = in_tail - in_rest
             if in_tail or in_rest:
-                share = excess / excess_s if excess_s > LEAST_EXCESS_S else None
+                share = excess / excess_s if excess_s > LEAST_EXCESS * rest_s else None
                 causes.append(
                     {"cause": name, "tail_s": in_tail, "rest_s": in_rest, "excess_s": excess, "share": share}
                 )

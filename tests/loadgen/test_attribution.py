@@ -67,6 +67,24 @@ def test_equal_latencies_have_no_shares() -> None:
     assert {cause["share"] for cause in tail["causes"]} == {None}
 
 
+def test_a_tail_that_is_hardly_slower_has_no_shares() -> None:
+    tail = parts([1.01] + [1.0] * 99, batch=[9.01] + [1.0] * 99, own=[-8.0] + [0.0] * 99).tail()
+    assert tail is not None
+    assert {cause["share"] for cause in tail["causes"]} == {None}
+    ((_, said),) = tail_sentences({"attribution": {"tails": {"itl_s": tail}}})
+    assert said == "no tail to speak of (the slowest of 100: 1.01 s, mean of the rest 1.00 s)"
+
+
+def test_what_the_tail_has_less_of_is_said() -> None:
+    slow = 10
+    tail = parts(
+        [3.0] * slow + [1.0] * 990, wait=[2.5] * slow + [0.0] * 990, own=[0.5] * slow + [1.0] * 990
+    ).tail()
+    assert tail is not None
+    ((_, said),) = tail_sentences({"attribution": {"tails": {"e2e_s": tail}}})
+    assert said == "125 % wait, less 25 % own work (mean 3.00 s, of the rest 1.00 s)"
+
+
 def test_one_value_has_no_tail() -> None:
     assert parts([1.0], own=[1.0]).tail() is None
 
