@@ -145,3 +145,15 @@ def test_what_is_wrong_in_bench_toml_is_named(
     said = capsys.readouterr().err
     assert "bench.toml" in said
     assert words in said
+
+
+def test_the_arms_of_a_comparison_are_not_one_sample(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arms = ("--policy", "static,vllm-v1", "--repeat", "2")
+    assert bench("compare", *LOAD, *arms, "--out", tmp_path / "compare") == 0
+    (folder,) = (tmp_path / "compare").iterdir()
+    assert bench("check", folder, "--assert", "e2e.p50 < 10s") == 2
+    assert "holds several arms (policy static against vllm-v1)" in capsys.readouterr().err
+    one = sorted(folder.glob("*-static-seed-0"))[0]
+    assert bench("check", one, "--assert", "e2e.p50 < 10s") == 0

@@ -26,6 +26,8 @@ from loadgen.store import Run
 BASELINE_SCHEMA_VERSION = 1
 NOISE_SCHEMA_VERSION = 1
 MIN_PAIRS_OF_NOISE = 4
+# flags in which runs of one question differ
+OF_EACH_RUN = ("seed", "name", "out", "repeat", "json", "quiet", "wide", "config")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,12 @@ class Figures:
         if any(workload != workloads[0] for workload in workloads):
             raise UsageError(
                 f"{name} holds runs of different workloads: {_difference(workloads[0], workloads)}"
+            )
+        asked = [_asked(run) for run in runs]
+        if any(flags != asked[0] for flags in asked):
+            raise UsageError(
+                f"{name} holds several arms ({_difference(asked[0], asked)}), not one sample: check one "
+                "of its runs, or compare arms with bench compare --gate"
             )
         replicates = tuple(Replicate.of(run) for run in runs)
         return cls(name=name, workload=workloads[0], replicates=replicates, noise=dict(noise or {}))
@@ -85,6 +93,12 @@ class Figures:
             "noise": self.noise,
             "runs": [asdict(replicate) for replicate in self.replicates],
         }
+
+
+def _asked(run: Run) -> dict[str, Any]:
+    """The flags of a run that its replicates share; empty for a run that was imported."""
+    config = run.manifest.get("config") or {}
+    return {name: entry["value"] for name, entry in config.items() if name not in OF_EACH_RUN}
 
 
 def figure_of(assertion: Assertion) -> str:
