@@ -53,6 +53,17 @@ def test_a_seed_sends_the_same_requests_at_every_rate() -> None:
     assert (slow.prompt_tokens == fast.prompt_tokens[:num]).all()
 
 
+def test_the_budget_of_a_simulated_search_is_wall_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--slo", "e2e.mean=1.5s", "--duration", "1h", "--out", tmp_path)
+    assert bench("capacity", *STEP, "--rate", "0.01", *flags, "--simulate", "--budget", "1ms") == 4
+    said = capsys.readouterr().err
+    assert "stopped: " in said
+    assert "of --budget 0.001s are spent" in said
+    assert "--resume" in said
+
+
 def test_no_passing_rate_is_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, found = search(capsys, "--slo", "ttft.p99=1us", "--duration", "20s", "--out", tmp_path)
     assert (code, found["answer"], found["capacity"]) == (0, "none", None)
@@ -65,7 +76,7 @@ def test_a_search_that_ran_out_of_time_goes_on(tmp_path: Path, capsys: pytest.Ca
     code, first = search(capsys, *asked, "--budget", "1ms")
     assert (code, first["answer"]) == (4, "undecided")
     assert len(first["points"]) == 1
-    code, second = search(capsys, *asked, "--resume", first["folder"])
+    code, second = search(capsys, *asked[2:], "--resume", first["folder"])  # the objective is that search's
     assert (code, second["answer"]) == (0, "interval")
     assert second["folder"] == first["folder"]
     assert second["points"][:1] == first["points"]

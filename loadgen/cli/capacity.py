@@ -15,7 +15,14 @@ import typer
 from loadgen.cli.options import TIME, RunOptions, takes_options
 from loadgen.cli.plans import make_plan
 from loadgen.cli.run import check_flags
-from loadgen.cli.several import make_folder, measure_one, plain_options, with_seed, write_document
+from loadgen.cli.several import (
+    make_folder,
+    measure_one,
+    plain_options,
+    show_series,
+    with_seed,
+    write_document,
+)
 from loadgen.cli.signals import Interruption
 from loadgen.errors import EXIT_INVALID, EXIT_OK, EXIT_UNDECIDED, UsageError
 
@@ -77,6 +84,8 @@ def capacity(ctx: typer.Context, options: CapacityOptions) -> None:
     from loadgen.measure.capacity import describe, parse_objectives
     from loadgen.stats.capacity import conclude
 
+    if options.resume is not None and not options.slo:
+        options = replace(options, slo=slo_of(options.resume))
     objectives = parse_objectives(options.slo)
     if options.trace is not None or options.concurrency is not None:
         raise UsageError("a capacity is a rate of its own: --trace and --concurrency do not go with it")
@@ -110,7 +119,9 @@ def capacity(ctx: typer.Context, options: CapacityOptions) -> None:
             ctx, replace(base, out=folder), (search, objectives), points, keep, options.budget, interruption
         )
     document = keep(None)
-    show(document, folder, options)
+    from reports.capacity import print_capacity
+
+    show_series(document, options, print_capacity, folder)
     raise typer.Exit(interruption.exit_code or exit_code(document))
 
 
@@ -143,6 +154,14 @@ def ask(options: CapacityOptions) -> dict[str, Any]:
     return json.loads(json.dumps(values, default=str))  # type: ignore[no-any-return]
 
 
+def slo_of(folder: Path) -> list[str]:
+    """Read the objectives of an earlier search; empty where it has none."""
+    from loadgen.measure.replicates import read_document
+
+    question = read_document(folder / DOCUMENT).get("question") or {}
+    return list(question.get("slo") or ())
+
+
 def read_earlier(folder: Path, question: dict[str, Any]) -> list[CapacityPoint]:
     """Read the points of a search that was cut short; UsageError where it asked something else."""
     from loadgen.measure.capacity import read_points
@@ -169,23 +188,33 @@ def measure_until_known(
     budget_s: float,
     interruption: Interruption,
 ) -> None:
-    """Make the runs that the search asks for, until it is content or the budget is spent."""
+    """Make the runs that the search asks for, until it is content or the budget of wall time is spent."""
     from loadgen.measure.capacity import CapacityPoint
     from loadgen.stats.capacity import next_trial
 
     search, objectives = task
+    # a simulated second takes no time: there, all that a run takes is overhead
+    scale = 0.0 if base.simulate else 1.0
     began, overheads = time.monotonic(), [0.0]
     while (trial := next_trial([point.evidence() for point in points], search)) is not None:
         one = options_of(base, trial)
         plan = make_plan(one)
         elapsed = time.monotonic() - began
-        if elapsed and elapsed + plan.span_s + median(overheads) > budget_s and len(overheads) > 1:
+        span_s = scale * plan.span_s
+        wanted_s = span_s + median(overheads)
+        if len(overheads) > 1 and elapsed + wanted_s > budget_s:
+            if not base.quiet:
+                typer.echo(
+                    f"stopped: {elapsed:.1f} s of --budget {budget_s:g}s are spent, the next run would take "
+                    f"{wanted_s:.1f} s; --resume {base.out} goes on",
+                    err=True,
+                )
             return
         measured = measure_one(ctx, one, interruption, plan)
         if interruption.exit_code is not None:
             return
         seconds = time.monotonic() - began - elapsed
-        overheads.append(max(0.0, seconds - plan.span_s))
+        overheads.append(max(0.0, seconds - span_s))
         point = CapacityPoint.of(measured, trial, objectives, seed=one.seed, seconds=seconds)
         keep(point)
         if not base.quiet:
@@ -214,18 +243,6 @@ def progress_line(point: CapacityPoint) -> str:
     kind = "probe" if point.is_probe else f"seed {point.seed}"
     steady = "" if point.is_stable else ", backlog grows"
     return f"{point.rate_per_s:8.4g} /s  {kind:8}  {said}{steady}  {describe_figures(point.figures)}"
-
-
-def show(document: dict[str, Any], folder: Path, options: CapacityOptions) -> None:
-    """Print the answer and the points, or one JSON document."""
-    if options.json:
-        typer.echo(json.dumps({**document, "folder": str(folder)}, allow_nan=False))
-        return
-    from rich.console import Console
-
-    from reports.capacity import print_capacity
-
-    print_capacity(document, str(folder), Console())
 
 
 def exit_code(document: dict[str, Any]) -> int:
