@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
 from reference_engine.config import ConfigError
+from reference_engine.model_info import Keys
 from reference_engine.tokenizer import PromptError
 
 PLAIN_TEMPLATE = (
@@ -37,7 +38,7 @@ class HfTokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._has_specials = is_bos_enabled
-        about = _read_json(folder / "tokenizer_config.json")
+        about = Keys(folder / "tokenizer_config.json")
         self._names = {name: _text(about.get(name)) for name in ("bos_token", "eos_token")}
         template = _chat_template(folder, about)
         self._is_plain = template is None
@@ -82,23 +83,16 @@ def _refuse(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
 
 
-def _chat_template(folder: Path, about: dict[str, Any]) -> str | None:
+def _chat_template(folder: Path, about: Keys) -> str | None:
     file = folder / "chat_template.jinja"
     if file.is_file():
         return file.read_text(encoding="utf-8")
-    stated = about.get("chat_template")
-    if isinstance(stated, list):  # several, by name
-        return {entry["name"]: entry["template"] for entry in stated}.get("default")
-    return stated
+    kind = str | list[dict[str, str]] | None
+    stated: Any = about.read("chat_template", kind, "a template, or a list of them, each with its name")
+    by_name = stated if isinstance(stated, list) else [{"name": "default", "template": stated}]
+    return {entry.get("name"): entry.get("template") for entry in by_name}.get("default")
 
 
 def _text(token: Any) -> str:
     """Return a special token's text, which older files write as an object."""
     return token.get("content", "") if isinstance(token, dict) else token or ""
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        return {}
-    value: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return value

@@ -7,25 +7,30 @@ al. 2023) and the one of Llama 3.1. Names and formulas are as in `rope_parameter
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Rope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    rope_theta: float = 10_000.0
+    rope_theta: Annotated[float, msgspec.Meta(gt=1)] = 10_000.0
     rope_type: Literal["default", "linear", "llama3", "yarn"] = "default"
-    factor: float = 1.0
-    original_max_position_embeddings: int = 0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    attention_factor: float | None = None
+    factor: Positive = 1.0
+    original_max_position_embeddings: Annotated[int, msgspec.Meta(gt=0)] = 0  # none stated
+    low_freq_factor: Positive = 1.0
+    high_freq_factor: Positive = 4.0
+    beta_fast: Positive = 32.0
+    beta_slow: Positive = 1.0
+    attention_factor: Positive | None = None
+
+    def __post_init__(self) -> None:
+        if self.low_freq_factor >= self.high_freq_factor:
+            raise ValueError("low_freq_factor must be below high_freq_factor")
 
     @property
     def scale(self) -> float:

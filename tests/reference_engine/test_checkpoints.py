@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from reference_engine.attention.paged import PagedAttention
 from reference_engine.attention.pages import Pages
@@ -19,7 +22,7 @@ from reference_engine.model import Decoder
 from reference_engine.model_info import describe_model
 from reference_engine.sequence import FinishReason, Sequence
 from reference_engine.weights import choose_dtype, load_weights
-from tests.reference_engine.checkpoints import FAMILIES, make_checkpoint
+from tests.reference_engine.checkpoints import FAMILIES, LLAMA3, make_checkpoint
 from tests.reference_engine.stub import answer_of, make_sequence, run_to_end
 
 PAGE, NUM_PAGES = 4, 32
@@ -143,52 +146,107 @@ def test_older_config_files_and_shards_mean_the_same(tmp_path: Path) -> None:
 NUM_FOLDED = 3 * 2 * 96  # norms that became a part of matrices
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"architectures": ["GPT2LMHeadModel"]}, r'architectures = \["GPT2LMHeadModel"\] is not supported'),
-        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "default, linear, llama3, yarn"),
-        ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
-        ({"quantization_config": {"bits": 4}}, r'quantization_config = {"bits": 4} is not supported'),
-        ({"mlp_bias": True}, "mlp_bias = true is not supported"),
-        ({"hidden_act": "gelu"}, 'hidden_act = "gelu" is not supported; supported: silu'),
-        ({"num_key_value_heads": 4}, "a divisor of the 6 attention heads"),
-        ({"num_hidden_layers": 4}, "tensor model.layers.3.input_layernorm.weight is missing"),
-        ({"num_hidden_layers": 2}, "tensor model.layers.2.input_layernorm.weight is not supported"),
-        ({"num_attention_heads": None}, "num_attention_heads = null is not supported"),
-        ({"architectures": None}, "architectures = null is not supported"),
-    ],
-)
-def test_what_is_not_supported_is_named_before_the_start(
-    tmp_path: Path, changes: dict[str, Any], words: str
-) -> None:
-    make_checkpoint(tmp_path, "llama")
-    rewrite(tmp_path, lambda config: config.update(changes))
-    with pytest.raises(ConfigError, match=words) as caught:
-        describe_model(str(tmp_path))
-    assert "\n" not in str(caught.value)
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+GENERATION = "generation_config.json"
+LAYER = "model.layers.1."
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    make_checkpoint(folder, "llama")
+    return folder
+
+
+def spoil(folder: Path, file: str, change: dict[str, Any] | str | None) -> None:
+    """Change some keys or tensors of a file, or all of its text; None removes it."""
+    path = folder / file
+    if isinstance(change, dict) and file == WEIGHTS:
+        save_file({**load_file(path), **change}, path)
+    elif isinstance(change, dict):
+        path.write_text(json.dumps({**(json.loads(path.read_text()) if path.exists() else {}), **change}))
+    elif change is None:
+        path.unlink()
+    else:
+        path.write_text(change)
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "words"),
+    ("file", "change", "words"),
     [
-        ("config.json", "{", "config.json is not JSON"),
         (
-            "model.safetensors",
-            "version https://git-lfs.github.com/spec/v1",
-            "model.safetensors cannot be read",
+            CONFIG,
+            {"architectures": ["GPT2LMHeadModel"]},
+            'architectures = ["GPT2LMHeadModel"] is not supported',
         ),
-        ("model.safetensors", None, "tensor lm_head.weight is missing, and 29 more"),
-        ("model.safetensors.index.json", '{"weight_map": {"a": "a.safetensors"}}', "a.safetensors cannot be"),
+        (CONFIG, {"architectures": None}, "architectures = null is not supported"),
+        (CONFIG, {"quantization_config": {"bits": 4}}, 'quantization_config = {"bits": 4} is not supported'),
+        (CONFIG, {"mlp_bias": True}, "mlp_bias = true is not supported"),
+        (CONFIG, {"hidden_act": "gelu"}, 'hidden_act = "gelu" is not supported; supported: silu'),
+        (CONFIG, {"num_attention_heads": None}, "num_attention_heads = null is not supported"),
+        (
+            CONFIG,
+            {"hidden_size": True},
+            "hidden_size = true is not supported; supported: a whole number above 0",
+        ),
+        (CONFIG, {"num_key_value_heads": 4}, "a divisor of the 6 attention heads"),
+        (CONFIG, {"rms_norm_eps": "x"}, 'rms_norm_eps = "x" is not supported; supported: a number above 0'),
+        (CONFIG, {"head_dim": 15}, "head_dim = 15 is not supported; supported: an even number"),
+        (
+            CONFIG,
+            {"tie_word_embeddings": "no"},
+            'tie_word_embeddings = "no" is not supported; supported: true',
+        ),
+        (CONFIG, {"rope_parameters": "x"}, 'rope_parameters = "x" is not supported; supported: an object'),
+        (CONFIG, {"rope_parameters": {"rope_type": "dynamic"}}, "default, linear, llama3, yarn"),
+        (CONFIG, {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+        (CONFIG, {"rope_parameters": {"rope_theta": 0}}, "Expected `float` > 1.0 - at `$.rope_theta`"),
+        (CONFIG, {"rope_parameters": {"rope_type": "linear", "factor": -1}}, "> 0.0 - at `$.factor`"),
+        (CONFIG, {"rope_parameters": {**LLAMA3, "low_freq_factor": 4}}, "must be below high_freq_factor"),
+        (CONFIG, {"eos_token_id": "x"}, 'eos_token_id = "x" is not supported; supported: ids from 0 up'),
+        (GENERATION, {"eos_token_id": [1, 300]}, "eos_token_id = [1, 300] is not supported; supported: ids"),
+        (
+            CONFIG,
+            {"num_hidden_layers": 4},
+            "tensor model.layers.3.input_layernorm.weight is missing, and 8 more",
+        ),
+        (CONFIG, {"attention_bias": True}, "tensor model.layers.0.self_attn.k_proj.bias is missing"),
+        (CONFIG, {"num_hidden_layers": 2}, "tensor model.layers.2.input_layernorm.weight is not supported"),
+        (WEIGHTS, {"extra": torch.ones(1)}, "tensor extra is not supported; supported: the 30 tensors that"),
+        (CONFIG, {"vocab_size": 100}, "model.embed_tokens.weight is (300, 96); supported: (100, 96)"),
+        (CONFIG, {"hidden_size": 192, "head_dim": 16}, "model.embed_tokens.weight is (300, 96); supported"),
+        (CONFIG, {"intermediate_size": 99}, "mlp.gate_proj.weight is (80, 96); supported: (99, 96)"),
+        (CONFIG, {"num_key_value_heads": 3}, "self_attn.k_proj.weight is (32, 96); supported: (48, 96)"),
+        (CONFIG, {"num_attention_heads": 4}, "self_attn.q_proj.weight is (96, 96)"),
+        (CONFIG, {"head_dim": 8}, "self_attn.q_proj.weight is (96, 96); supported: (48, 96)"),
+        (
+            WEIGHTS,
+            {f"{LAYER}mlp.up_proj.weight": torch.ones(80)},
+            "up_proj.weight is (80,); supported: (80, 96)",
+        ),
+        (
+            WEIGHTS,
+            {f"{LAYER}mlp.up_proj.weight": torch.ones(80, 96, dtype=torch.int8)},
+            f"{LAYER}mlp.up_proj.weight is of I8; supported: F32, F16, BF16",
+        ),
+        (CONFIG, "{", "config.json is not JSON"),
+        (WEIGHTS, "version https://git-lfs.github.com/spec/v1", "model.safetensors cannot be read"),
+        (WEIGHTS, None, f"has no *.safetensors; supported: one, or several with {INDEX}"),
+        (INDEX, {"weight_map": {"a": "a.safetensors"}}, "a.safetensors cannot be read"),
+        (INDEX, {"weight_map": 1}, "weight_map = 1 is not supported; supported: the file of each tensor"),
     ],
 )
-def test_broken_files_are_named(tmp_path: Path, file: str, text: str | None, words: str) -> None:
-    make_checkpoint(tmp_path, "llama")
-    (tmp_path / file).unlink(missing_ok=True)
-    if text is not None:
-        (tmp_path / file).write_text(text)
-    with pytest.raises(ConfigError, match=words):
-        describe_model(str(tmp_path))
+def test_a_folder_that_does_not_fit_is_named_before_the_start(
+    whole: Path, tmp_path: Path, file: str, change: dict[str, Any] | str | None, words: str
+) -> None:
+    folder = shutil.copytree(whole, tmp_path / "broken")
+    describe_model(str(whole))
+    spoil(folder, file, change)
+    with pytest.raises(ConfigError, match=re.escape(words)) as caught:
+        describe_model(str(folder))
+    message = str(caught.value)
+    assert message.startswith(str(folder))
+    assert "\n" not in message
 
 
 def test_a_head_that_is_the_embedding_is_no_copy(tmp_path: Path) -> None:

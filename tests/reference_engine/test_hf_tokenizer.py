@@ -103,6 +103,8 @@ def test_special_and_unknown_tokens_have_no_text(folder: Path) -> None:
     [
         ("tokenizer.json", "{", "tokenizer.json cannot be read"),
         ("chat_template.jinja", "{% for %}", "chat template of .* cannot be read"),
+        ("tokenizer_config.json", "{", "tokenizer_config.json is not JSON"),
+        ("tokenizer_config.json", '{"chat_template": 1}', "chat_template = 1 is not supported"),
     ],
 )
 def test_broken_files_are_named(folder: Path, tmp_path: Path, file: str, text: str, words: str) -> None:
