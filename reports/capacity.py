@@ -20,8 +20,8 @@ LABELS = {
 }
 
 
-def print_capacity(document: Mapping[str, Any], folder: str, console: Console) -> None:
-    """Print the answer of capacity.json, its points by rate, and where the runs are."""
+def print_capacity(document: Mapping[str, Any], console: Console) -> None:
+    """Print the answer of capacity.json, and its points by rate."""
     label, style = LABELS[document["answer"]]
     console.print(Text.assemble((label, style), f"  {document['sentence']}"), soft_wrap=True)
     table = Table(box=None, padding=(0, 2, 0, 0))
@@ -33,9 +33,14 @@ def print_capacity(document: Mapping[str, Any], folder: str, console: Console) -
         rate = f"{format_number(point['rate_per_s'])} /s"
         table.add_row(rate, seed, *figures, format_count(point["failed"]), _remark(point))
     console.print(table)
-    num_runs, num_requests = len(document["points"]), format_count(document["num_requests"])
-    console.print(Text(f"spent {num_requests} requests in {num_runs} runs"))
-    console.print(Text(f"data  {folder}"), soft_wrap=True)
+    console.print(Text(f"spent {describe_spending(document)}"))
+
+
+def describe_spending(document: Mapping[str, Any]) -> str:
+    """`3,300 requests in 11 runs`."""
+    runs = len(document["points"])
+    requests = document["num_requests"]
+    return f"{format_count(requests)} request{'s' * (requests != 1)} in {runs} run{'s' * (runs != 1)}"
 
 
 def describe_figures(figures: Mapping[str, float | None]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +13,7 @@ from reports.repeat import format_named
 from reports.sides import cause_sentences, side_columns, side_rows, sides_of
 
 COLOURS = {"better": "green", "worse": "red", "equivalent": "green", "undecided": "yellow"}
+GAP = 2  # between columns
 
 
 def format_change(ratio: float) -> str:
@@ -36,65 +37,72 @@ def describe_test(figure: Mapping[str, Any], comparison: Mapping[str, Any]) -> s
     )
 
 
-def print_comparison(
-    document: Mapping[str, Any], folder: str | None, console: Console, *, wide: bool = False
-) -> None:
-    """Print compare.json; wide: the figures that are not primary with their tests too."""
+def print_comparison(document: Mapping[str, Any], console: Console, *, wide: bool = False) -> None:
+    """Print compare.json in 80 columns; wide: the figures that are not primary with their tests too."""
     margin = f"margin {100 * document['rule']['margin']:g} %"
     _print_sides(sides_of(document), console)
     for comparison in document["comparisons"]:
-        console.print(Text(f"{comparison['base']} -> {comparison['arm']}", style="bold"), soft_wrap=True)
+        arms = f"{comparison['base']} -> {comparison['arm']}"
+        console.print(Text.assemble((arms, "bold"), f", {margin}"), soft_wrap=True)
         primary = [figure for figure in comparison["figures"] if figure["is_primary"]]
         rest = [figure for figure in comparison["figures"] if not figure["is_primary"]]
-        for figure in primary:
-            _print_figure(figure, comparison, margin, console)
-        for figure in rest:
-            if wide:
-                _print_figure(figure, comparison, margin, console)
-            else:
-                console.print(_line(figure), soft_wrap=True)
+        for figure in (*primary, *rest):
+            console.print(_line(figure), soft_wrap=True)
+            if wide or figure["is_primary"]:
+                console.print(Text(f"{'':12}{describe_test(figure, comparison)}", style="dim"))
         for line in (*comparison["notes"], *(f"left out: {said}" for said in comparison["left_out"])):
             console.print(Text(f"  {line}", style="yellow"), soft_wrap=True)
         if not comparison["figures"]:
             console.print(Text("  no pair of valid runs to compare", style="red"))
     _print_advice(document, console)
-    if folder is not None:
-        console.print(Text(f"data  {folder}"), soft_wrap=True)
 
 
 def _print_sides(sides: Sequence[Mapping[str, Any]], console: Console) -> None:
     if not sides:
         return
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in side_columns(sides):
-        table.add_column(column, justify="left" if column == "arm" else "right")
-    for row in side_rows(sides):
-        table.add_row(*row)
-    console.print(table)
+    columns = list(zip(side_columns(sides), *side_rows(sides), strict=True))
+    for shown in _columns_that_fit(columns, console.width):
+        table = Table.grid(padding=(0, GAP, 0, 0))
+        for number, _ in enumerate(shown):
+            table.add_column(justify="right" if number else "left")
+        for number, row in enumerate(zip(*shown, strict=True)):
+            table.add_row(*map(Text, row), style="" if number else "dim")
+        console.print(table)
+        console.print()
+    grid = Table.grid(padding=(0, GAP, 0, 0))
     for name, sentence in cause_sentences(sides):
-        console.print(Text.assemble((f"{name}  ", "bold"), sentence))
-    console.print()
+        grid.add_row(Text(name, style="bold"), Text(sentence))
+    if grid.row_count:
+        console.print(grid)
+        console.print()
+
+
+def _columns_that_fit(columns: Sequence[Sequence[str]], width: int) -> Iterator[list[Sequence[str]]]:
+    """Part the arms into tables that fit, each with the names of the figures as its first column."""
+    names, *arms = columns
+    shown, taken = [names], _width(names)
+    for arm in arms:
+        if len(shown) > 1 and taken + _width(arm) > width:
+            yield shown
+            shown, taken = [names], _width(names)
+        shown.append(arm)
+        taken += _width(arm)
+    yield shown
+
+
+def _width(column: Sequence[str]) -> int:
+    return GAP + max(map(len, column))
 
 
 def _line(figure: Mapping[str, Any]) -> Text:
-    change = figure["change"]
+    change, name = figure["change"], figure["name"]
     style = f"bold {COLOURS[change]}" if figure["is_primary"] else "dim"
     label = change.upper() if figure["is_primary"] else change
     return Text.assemble(
         (f"{label:<10}", style),
-        f"  {figure['name']:<13} {format_change(figure['ratio']):>8}  {format_interval(figure['interval'])}",
+        f"  {name:<13} {format_change(figure['ratio']):>8}  {format_interval(figure['interval']):<20}",
+        f"  {format_named(name, figure['base'])} -> {format_named(name, figure['other'])}",
     )
-
-
-def _print_figure(
-    figure: Mapping[str, Any], comparison: Mapping[str, Any], margin: str, console: Console
-) -> None:
-    name = figure["name"]
-    line = _line(figure)
-    line.append(f"  {margin}  {describe_test(figure, comparison)}")
-    console.print(line, soft_wrap=True)
-    means = f"{format_named(name, figure['base'])} -> {format_named(name, figure['other'])}"
-    console.print(Text(f"{'':12}{means}", style="dim"), soft_wrap=True)
 
 
 def _print_advice(document: Mapping[str, Any], console: Console) -> None:

@@ -19,6 +19,7 @@ from loadgen.measure.replicates import read_document
 from reports import facts
 from reports.export.markdown import escape, table
 from reports.figure_spec import FigureSpec, draw_all, files_of
+from reports.origin import Origin
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -66,9 +67,11 @@ class SeriesPage:
     def render(self) -> str:
         """Return the page, complete in itself."""
         raw = json.dumps(self.document, indent=2, ensure_ascii=False, allow_nan=False)
-        name = self.folder.resolve().name
+        name, origin = self.folder.resolve().name, Origin.of([self.folder])
         return page_template("series.html").render(
             page=self,
+            claim=self._claim(origin),
+            origin=origin.facts,
             name=name,
             figures=draw_all(self.figures, self.document),
             raw=raw,
@@ -82,15 +85,28 @@ class SeriesPage:
 
     def render_markdown(self) -> str:
         """Return verdict, answer and tables for a document or a step summary."""
-        blocks = [f"## {self.badge}: {escape(self.folder.resolve().name)}", escape(self.claim)]
-        blocks += [escape(text) for text in (self.answer, *self.notes)]
+        origin = Origin.of([self.folder])
+        blocks = [f"## {self.badge}: {escape(self.folder.resolve().name)}", escape(self._claim(origin))]
+        made_on = [f"{fact}: {text}" for fact, text in origin.facts]
+        blocks += [escape(text) for text in (self.answer, *self.notes, *made_on)]
         for shown in (*self.before, *self.after):
+            head = [escape(column) for column in shown.columns]
             rows = [[escape(_plain(cell)) for cell in row] for row in shown.rows]
             said = [f"- {escape(name)}: {escape(text)}" for name, text in shown.facts]
-            parts = [escape(shown.note), table(shown.columns, rows) if rows else "", "\n".join(said)]
+            parts = [
+                escape(shown.note),
+                table(head, rows) if rows else "",
+                "\n".join(said),
+            ]
             if any(parts):
                 blocks += [f"### {escape(shown.heading)}", *parts]
         return "\n\n".join(block for block in blocks if block) + "\n"
+
+    def _claim(self, origin: Origin) -> str:
+        """What the badge stands for; of a valid simulation that it is one."""
+        if not origin.simulated:
+            return self.claim
+        return origin.simulated if self.badge == "VALID" else f"{self.claim}; {origin.simulated}"
 
     def _command(self) -> str:
         """The command that made the runs, as the first of them keeps it; empty where they lie elsewhere."""

@@ -43,7 +43,7 @@ def objectives(document: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def print_repeat(document: Mapping[str, Any], folder: str, console: Console) -> None:
+def print_repeat(document: Mapping[str, Any], console: Console) -> None:
     """Print the figures of repeat.json, and the runs that are invalid."""
     runs = document["runs"]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -61,4 +61,3 @@ def print_repeat(document: Mapping[str, Any], folder: str, console: Console) -> 
     for run in runs:
         if run["reasons"]:
             console.print(Text(f"INVALID {run['folder']}: {', '.join(run['reasons'])}", style="red"))
-    console.print(Text(f"data  {folder}"), soft_wrap=True)

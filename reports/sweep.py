@@ -28,8 +28,8 @@ def sentences(document: Mapping[str, Any]) -> list[str]:
     return [curves[0][found]["sentence"] for found in ("saturation", "knee") if curves[0].get(found)]
 
 
-def print_sweep(document: Mapping[str, Any], folder: str, console: Console, *, wide: bool = False) -> None:
-    """Print the points of sweep.json by rate, the sentences about them, and where the runs are.
+def print_sweep(document: Mapping[str, Any], console: Console, *, wide: bool = False) -> None:
+    """Print the points of sweep.json by rate, and the sentences about them.
 
     wide: p90 too, and the intervals of what has one.
     """
@@ -38,19 +38,26 @@ def print_sweep(document: Mapping[str, Any], folder: str, console: Console, *, w
     curves = curves_of(document)
     if len(curves) > 1:
         table.add_column("policy")
-    for name in ("asked", "ok", "output", *(f"{m.removesuffix('_s').upper()} {s}" for m, s in latencies), ""):
+    for name in (
+        "asked",
+        "offered",
+        "ok",
+        "output",
+        *(f"{m.removesuffix('_s').upper()} {s}" for m, s in latencies),
+        "",
+    ):
         table.add_column(name, justify="right" if name else "left")
     for curve in curves:
         for point in curve["points"]:
             cells = [curve["name"]] if len(curves) > 1 else []
-            cells += [f"{point['rate_per_s']:.4g} /s", f"{format_number(point['ok_per_s'])} /s"]
+            rates = (point["offered_per_s"], point["ok_per_s"])
+            cells += [f"{point['rate_per_s']:.4g} /s", *(f"{format_number(rate)} /s" for rate in rates)]
             cells.append(f"{format_number(point['output_tokens_per_s'])} tok/s")
             cells += [_latency(point, metric, statistic, wide) for metric, statistic in latencies]
             table.add_row(*cells, _remark(point))
     console.print(table)
     for sentence in sentences(document):
         console.print(Text(sentence), soft_wrap=True)
-    console.print(Text(f"data  {folder}"), soft_wrap=True)
 
 
 def _latency(point: Mapping[str, Any], metric: str, statistic: str, wide: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,10 @@ import pytest
 from loadgen.cli.sweep import parse_rates
 from loadgen.errors import UsageError
 from loadgen.measure.sweep import METRICS, STATISTICS, SweepPoint, find_knee, find_saturation
+from reports.origin import Origin
+from reports.series import render_series
 from tests.loadgen.test_preflight import MODELS, completions, server
+from tests.reports.synthetic import Story, make_run
 from tests.test_bad_input import bench
 
 
@@ -70,7 +74,13 @@ def test_a_steady_point_above_a_growing_one_does_not_count() -> None:
 def test_an_invalid_point_says_nothing() -> None:
     found = find_saturation([point(10), point(20, is_stable=False, status="invalid"), point(30)])
     assert (found.stable_per_s, found.unstable_per_s) == (30, None)
-    assert "above the highest" in found.sentence()
+    assert "up to 30 requests/s" in found.sentence()
+
+
+def test_too_few_requests_leave_saturation_undecided() -> None:
+    found = find_saturation([replace(point(rate), is_backlog_judged=False) for rate in (10, 20)])
+    assert (found.stable_per_s, found.unstable_per_s) == (None, None)
+    assert "undecided" in found.sentence()
 
 
 def test_no_steady_point_is_an_answer() -> None:
@@ -152,9 +162,39 @@ def test_each_policy_has_a_curve(tmp_path: Path, capsys: pytest.CaptureFixture[s
     (folder,) = tmp_path.iterdir()
     static, continuous = json.loads((folder / "sweep.json").read_text())["curves"]
     assert (static["name"], continuous["name"]) == ("static", "vllm-v1")
+    for slow, fast in zip(static["points"], continuous["points"], strict=True):
+        assert slow["offered_per_s"] == fast["offered_per_s"]  # one window for both
     for slow, fast in zip(static["points"][:2], continuous["points"], strict=False):
         assert slow["latency"]["ttft_s"]["p99"] > fast["latency"]["ttft_s"]["p99"]
     assert bench("report", folder) == 0
     html = (folder / "report.html").read_text()
     assert "vllm-v1" in html
     assert "dotted" in html
+
+
+def test_a_simulated_series_says_so_and_where_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = (
+        "--simulate",
+        "--cost",
+        "8b-h200",
+        "--rates",
+        "5,10",
+        "--requests",
+        "20",
+        "--workload",
+        "chat",
+        "--quiet",
+    )
+    bench("sweep", *flags, "--out", tmp_path)
+    said = capsys.readouterr().out
+    assert "simulated in virtual time: nothing was measured" in said
+    assert "8b-h200" in said
+    assert "chat" in said
+    (folder,) = tmp_path.iterdir()
+    assert f"bench report {folder}" in said
+    page = render_series(folder)
+    assert page is not None
+    assert "nothing was measured" in page["report.html"].decode()
+    assert Origin.of([make_run(tmp_path / "live", Story(num_requests=20)).path]).simulated == ""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -14,13 +14,22 @@ import typer
 from loadgen.cli.options import RunOptions, takes_options
 from loadgen.cli.plans import make_plan
 from loadgen.cli.run import check_flags
-from loadgen.cli.several import make_folder, measure_one, plain_options, with_seed, write_document
+from loadgen.cli.several import (
+    make_folder,
+    measure_one,
+    plain_options,
+    show_series,
+    with_seed,
+    write_document,
+)
 from loadgen.cli.signals import Interruption
+from loadgen.cli.windows import share_window
 from loadgen.errors import EXIT_GATE_FAILED, EXIT_INVALID, EXIT_OK, EXIT_UNDECIDED, UsageError
 
 if TYPE_CHECKING:
     from loadgen.measure.compare import Arm, ArmComparison, Rule
     from loadgen.measure.replicates import Replicate
+    from loadgen.store import Run
 
 PANEL = "Comparison"
 DOCUMENT = "compare.json"
@@ -246,6 +255,7 @@ def run_replicates(
     from loadgen.stats.arms import interleave
 
     rng = np.random.default_rng([base.seed, replicates.start])
+    runs: dict[str, Run] = {}
     for number, place in interleave(len(comparing.arms), replicates, rng):
         arm = comparing.arms[place]
         one = replace(with_seed(base, number), **arm.changes, out=comparing.folder)
@@ -254,24 +264,23 @@ def run_replicates(
         if interruption.exit_code is not None:
             return
         comparing.order.append(measured.path.name)
-        comparing.measured.setdefault(arm.name, []).append(Replicate.of(measured))
+        runs[arm.name] = measured
         if not base.quiet:
             typer.echo(f"{arm.name}: seed {one.seed} done", err=True)
+        if len(runs) == len(comparing.arms):
+            done = list(runs.values())
+            for name, run in zip(runs, share_window(done) if comparing.is_same_plans else done, strict=True):
+                comparing.measured.setdefault(name, []).append(Replicate.of(run))
+            runs.clear()
 
 
 def finish(
     document: dict[str, Any], options: CompareOptions, *, folder: Path | None, code: int | None = None
 ) -> NoReturn:
     """Print the comparison and end the command."""
-    if options.json:
-        place = {} if folder is None else {"folder": str(folder)}
-        typer.echo(json.dumps({**document, **place}, allow_nan=False))
-    else:
-        from rich.console import Console
+    from reports.compare import print_comparison
 
-        from reports.compare import print_comparison
-
-        print_comparison(document, None if folder is None else str(folder), Console(), wide=options.wide)
+    show_series(document, options, partial(print_comparison, wide=options.wide), folder, options.runs or ())
     raise typer.Exit(code or exit_code(document, is_gate=options.gate))
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
 
 from loadgen.cli.plans import make_plan
-from loadgen.cli.several import make_folder, measure_one, plain_options, with_seed, write_document
+from loadgen.cli.several import (
+    make_folder,
+    measure_one,
+    plain_options,
+    show_series,
+    with_seed,
+    write_document,
+)
 from loadgen.cli.signals import Interruption
 from loadgen.errors import EXIT_INVALID, EXIT_OK
 
@@ -35,13 +41,8 @@ def run_repeatedly(ctx: typer.Context, options: RunOptions) -> int:
             if interruption.exit_code is not None:
                 break
     document = describe_repeat(found)
-    if options.json:
-        typer.echo(json.dumps({**document, "folder": str(folder)}, allow_nan=False))
-    else:
-        from rich.console import Console
+    from reports.repeat import print_repeat
 
-        from reports.repeat import print_repeat
-
-        print_repeat(document, str(folder), Console())
+    show_series(document, options, print_repeat, folder)
     is_valid = not any(replicate.reasons for replicate in found)
     return interruption.exit_code or (EXIT_OK if is_valid else EXIT_INVALID)

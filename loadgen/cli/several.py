@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import typer
 
 from loadgen.cli.options import RunOptions
 from loadgen.cli.plans import make_plan
 from loadgen.cli.run import measure_run
 
 if TYPE_CHECKING:
-    import typer
+    from rich.console import Console
 
     from loadgen.cli.signals import Interruption
     from loadgen.store import Run
@@ -53,6 +56,32 @@ def write_document(folder: Path, name: str, document: Mapping[str, Any]) -> None
     from loadgen.store import write_json
 
     write_json(folder / name, document)
+
+
+def show_series(
+    document: Mapping[str, Any],
+    options: RunOptions,
+    show: Callable[[Mapping[str, Any], Console], None],
+    folder: Path | None = None,
+    runs: Sequence[Path] = (),
+) -> None:
+    """Print what several runs say, what they were made on and where they are; with --json one document.
+
+    folder: of the series; None where finished `runs` are told of, which lie where they lay.
+    """
+    if options.json:
+        place = {} if folder is None else {"folder": str(folder)}
+        typer.echo(json.dumps({**document, **place}, allow_nan=False))
+        return
+    from rich.console import Console
+
+    from reports.origin import print_origin
+
+    console = Console()
+    show(document, console)
+    print_origin(runs if folder is None else [folder], console)
+    if folder is not None:
+        typer.echo(f"data      {folder}\nnext      bench report {folder}")
 
 
 def with_seed(options: RunOptions, replicate: int) -> RunOptions:

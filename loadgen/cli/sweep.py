@@ -5,9 +5,9 @@ With `--policy A,B` the same plans go through each policy, and a curve stands fo
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,12 +15,21 @@ import typer
 from loadgen.cli.options import RunOptions, takes_options
 from loadgen.cli.plans import make_plan
 from loadgen.cli.run import check_flags
-from loadgen.cli.several import make_folder, measure_one, plain_options, with_seed, write_document
+from loadgen.cli.several import (
+    make_folder,
+    measure_one,
+    plain_options,
+    show_series,
+    with_seed,
+    write_document,
+)
 from loadgen.cli.signals import Interruption
+from loadgen.cli.windows import share_window
 from loadgen.errors import EXIT_INVALID, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
     from loadgen.measure.sweep import SweepPoint
+    from loadgen.store import Run
 
 DOCUMENT = "sweep.json"
 MAX_POINTS = 200
@@ -81,28 +90,35 @@ def sweep(ctx: typer.Context, options: SweepOptions) -> None:
     folder = make_folder(options, "sweep")
     # in random order, so that drift is not taken for the rate
     order = random.Random(options.seed).sample(range(len(asked)), len(asked))
-    points: dict[str, list[SweepPoint]] = {policy: [] for policy in policies}
+    runs: dict[int, Run] = {}
+
+    def points() -> dict[str, list[SweepPoint]]:
+        found: dict[str, list[SweepPoint]] = {policy: [] for policy in policies}
+        for number, run in runs.items():
+            rate, summary = asked[number].rate, run.summary
+            assert rate is not None
+            assert summary is not None
+            found[asked[number].policy].append(SweepPoint.of(rate, run.path.name, summary))
+        return found
+
     with Interruption() as interruption:
         for number in order:
             one = replace(asked[number], out=folder)
-            measured = measure_one(ctx, one, interruption, plans[number])
-            assert measured.summary is not None
-            assert one.rate is not None
-            point = SweepPoint.of(one.rate, measured.path.name, measured.summary)
-            points[one.policy].append(point)
-            write_document(folder, DOCUMENT, describe(points, options))
+            runs[number] = measure_one(ctx, one, interruption, plans[number])
+            arms = [
+                other for other in order if (asked[other].rate, asked[other].seed) == (one.rate, one.seed)
+            ]
+            if all(other in runs for other in arms):
+                runs |= zip(arms, share_window([runs[other] for other in arms]), strict=True)
+            write_document(folder, DOCUMENT, describe(points(), options))
             if interruption.exit_code is not None:
                 break
-    document = describe(points, options)
-    if options.json:
-        typer.echo(json.dumps({**document, "folder": str(folder)}, allow_nan=False))
-    else:
-        from rich.console import Console
+    curves = points()
+    document = describe(curves, options)
+    from reports.sweep import print_sweep
 
-        from reports.sweep import print_sweep
-
-        print_sweep(document, str(folder), Console(), wide=options.wide)
-    valid = all(point.status == "valid" for curve in points.values() for point in curve)
+    show_series(document, options, partial(print_sweep, wide=options.wide), folder)
+    valid = all(point.status == "valid" for curve in curves.values() for point in curve)
     raise typer.Exit(interruption.exit_code or (EXIT_OK if valid else EXIT_INVALID))
 
 
