@@ -182,9 +182,6 @@ def _prompt_ids(prompt: Any, model: ServedModel) -> list[int]:
         return model.tokenizer.encode(prompt)
     if not isinstance(prompt, list) or not all(isinstance(token_id, int) for token_id in prompt):
         raise ApiError(400, "a prompt is text, or token ids, which must be integers only")
-    for token_id in prompt:
-        if not 0 <= token_id < model.num_ids:
-            raise ApiError(400, f"token id {token_id} is outside of the vocabulary of {model.num_ids}")
     return prompt
 
 
@@ -200,6 +197,9 @@ def _check(
     _check_sampling(body)
     if not all(prompts):
         raise ApiError(400, "the prompt is empty")
+    for token_id in (end for prompt in prompts for end in (min(prompt), max(prompt))):
+        if not 0 <= token_id < model.num_ids:  # a tokenizer too may know more than the model
+            raise ApiError(400, f"token id {token_id} is outside of the vocabulary of {model.num_ids}")
     if max_tokens < 1:
         raise ApiError(400, f"max_tokens must be at least 1, not {max_tokens}")
     if not 0 <= body.min_tokens <= max_tokens:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,6 +50,15 @@ def test_chat_without_a_limit_runs_to_the_end_of_the_context() -> None:
     body = {"messages": [{"role": "user", "content": "able"}]}
     submission = parse_chat(json.dumps(body).encode(), MODEL)
     assert len(submission.prompts[0]) + submission.max_tokens == MODEL.max_model_len
+
+
+def test_a_tokenizer_may_know_more_than_the_model() -> None:
+    small = replace(MODEL, num_ids=max(WORDS.encode("able")))
+    chat = json.dumps({"messages": [{"role": "user", "content": "able"}]}).encode()
+    for parse, body in ((parse_completion, completion(prompt="able")), (parse_chat, chat)):
+        parse(body, MODEL)
+        with pytest.raises(ApiError, match="outside of the vocabulary"):
+            parse(body, small)
 
 
 def test_fields_that_no_server_agrees_on_are_let_through() -> None:
