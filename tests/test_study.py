@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 import threading
 from concurrent.futures import Future
 from functools import cache
@@ -19,7 +22,7 @@ from loadgen.cli.options import RunOptions
 from loadgen.cli.plans import make_plan
 from loadgen.cli.run import check_flags
 from loadgen.cli.simulate import simulated_target
-from loadgen.cli.study import choose, conduct, folder_name, gather
+from loadgen.cli.study import choose, conduct, folder_name, gather, refuse_settings, smaller
 from loadgen.errors import UsageError
 from loadgen.store import load
 from loadgen.study.catalogue import CHARTS, RULES, experiments
@@ -126,8 +129,55 @@ def test_what_cannot_be_run_is_skipped_with_the_reason(tmp_path: Path) -> None:
 def test_an_unknown_experiment_is_refused() -> None:
     with pytest.raises(UsageError, match="there are static"):
         choose("nothing", live=False)
+    assert [one.name for one in choose("cap,static, cap", live=False)] == ["cap", "static"]
     extra = {one.name for one in choose(None, live=True)} - {one.name for one in choose(None, live=False)}
     assert extra == {"styles-live", "eviction-live"}
+
+
+def test_a_study_reads_no_settings_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("bench.toml").write_text("rate = 20\n")
+    refuse_settings(Path("bench.toml"))
+    Path("bench.toml").write_text("[study]\nseed = 3\n")
+    assert bench("study", "--out", "runs") == 2
+    Path("bench.toml").unlink()
+    assert bench("study", "--seed", "-1", "--out", "runs") == 2
+    assert not Path("runs").exists()
+
+
+def test_a_quick_study_keeps_its_loops_full() -> None:
+    quick = smaller(experiments()["capacity"]).arms
+    assert "--concurrency 1 --requests 25 " in quick["128 tokens, 1 in flight"]
+    assert "--concurrency 1024 --requests 8192 " in quick["128 tokens, 1024 in flight"]
+    assert "--warmup 5s" in next(iter(smaller(experiments()["cap"]).arms.values()))
+
+
+WORKERS = """
+import multiprocessing, time
+from concurrent.futures import ProcessPoolExecutor
+from loadgen.cli.study import prepare_worker
+if __name__ == "__main__":
+    pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), prepare_worker)
+    pool.submit(time.sleep, 600)
+    while not pool._processes:
+        time.sleep(0.01)
+    print(*pool._processes, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_workers_end_with_the_study(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(WORKERS)
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, str(script)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as parent:
+        assert parent.stdout is not None
+        assert int(parent.stdout.readline())
+        parent.kill()
+        parent.communicate(
+            timeout=60
+        )  # ends once the last that can write to it has ended, workers among them
 
 
 def test_what_was_run_before_an_interruption_is_kept() -> None:

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from datetime import UTC, datetime
@@ -32,7 +33,8 @@ from loadgen.errors import EXIT_OK, TargetError, UsageError
 if TYPE_CHECKING:
     from loadgen.study.model import Conducted, Experiment, Outcome
 
-SMALLER = 10  # --quick: a run has this many times fewer requests
+SMALLER = 4  # --quick: a run has this many times fewer requests,
+TURNS = 8  # but enough to replace those in flight so often
 CURVE = "decode-curve"
 POLL_S = 0.5
 
@@ -43,9 +45,9 @@ def study(
     ] = None,
     live: Annotated[bool, typer.Option("--live", help="More experiments on the torch engine.")] = False,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A tenth of the requests and one seed: a look, not a verdict.")
+        bool, typer.Option("--quick", help="A quarter of the requests and one seed: a look, not a verdict.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of arrivals, lengths and prompts.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of arrivals, lengths and prompts.", min=0)] = 0,
     out: Annotated[
         Path, typer.Option(help="Folder under which the study's folder is made.", metavar="DIR")
     ] = Path("runs"),
@@ -56,6 +58,7 @@ def study(
     from loadgen.study.catalogue import experiments
     from loadgen.study.document import DOCUMENT, describe_study
 
+    refuse_settings(Path("bench.toml"))
     chosen = choose(only, live=live)
     if quick:
         chosen = [smaller(experiment) for experiment in chosen]
@@ -79,6 +82,12 @@ def study(
     raise typer.Exit(interruption.exit_code or EXIT_OK)
 
 
+def refuse_settings(path: Path) -> None:
+    """What a study runs is fixed: it reads no settings, and does not pass over those meant for it."""
+    if path.is_file() and "study" in tomllib.loads(path.read_text(encoding="utf-8")):
+        raise UsageError(f"{path}: study is a table; bench study takes its settings from flags alone")
+
+
 def choose(only: str | None, *, live: bool) -> list[Experiment]:
     """Return the experiments asked for, or all; those marked as extra only where `live` or a name asks."""
     from loadgen.study.catalogue import experiments
@@ -86,21 +95,27 @@ def choose(only: str | None, *, live: bool) -> list[Experiment]:
     known = experiments()
     if only is None:
         return [one for one in known.values() if live or not one.is_extra]
-    names = [name.strip() for name in only.split(",")]
+    names = list(dict.fromkeys(name.strip() for name in only.split(",")))
     if unknown := [name for name in names if name not in known]:
         raise UsageError(f"no experiment {unknown[0]!r}; there are {', '.join(known)}")
     return [known[name] for name in names]
 
 
 def smaller(experiment: Experiment) -> Experiment:
-    """The same experiment with fewer requests and one seed."""
+    """The same experiment with fewer requests, a shorter warm-up and one seed."""
     from msgspec.structs import replace
 
-    def fewer(flags: str) -> str:
-        return re.sub(r"--requests (\d+)", lambda m: f"--requests {max(int(m[1]) // SMALLER, 20)}", flags)
+    def fewer(arm: str) -> str:
+        flags = experiment.command(arm)
+        in_flight = int(found[1]) if (found := re.search(r"--concurrency (\d+)", flags)) else 1
+        flags = re.sub(r"--warmup (\d+)s", lambda m: f"--warmup {int(m[1]) / SMALLER:g}s", flags)
+        return re.sub(
+            r"--requests (\d+)",
+            lambda m: f"--requests {min(int(m[1]), max(int(m[1]) // SMALLER, TURNS * in_flight))}",
+            flags,
+        )
 
-    arms = {name: fewer(flags) for name, flags in experiment.arms.items()}
-    return replace(experiment, flags=fewer(experiment.flags), arms=arms, num_seeds=1)
+    return replace(experiment, flags="", arms={arm: fewer(arm) for arm in experiment.arms}, num_seeds=1)
 
 
 def conduct(
@@ -114,9 +129,7 @@ def conduct(
         ([one for one in experiments if one.kind == "simulated"], len(usable_cpus())),
         (timed, 1),
     ):
-        pool = ProcessPoolExecutor(
-            num_processes, multiprocessing.get_context("spawn"), leave_signals_to_the_run
-        )
+        pool = ProcessPoolExecutor(num_processes, multiprocessing.get_context("spawn"), prepare_worker)
         try:
             pending = [(one, submit(one, pool, folder, seed)) for one in group if not stop.is_set()]
             for one, futures in pending:
@@ -125,9 +138,17 @@ def conduct(
             pool.shutdown(cancel_futures=True)
 
 
-def leave_signals_to_the_run() -> None:
-    """Let Ctrl-C stop the run in this process, and not the process between two runs."""
+def prepare_worker() -> None:
+    """Let Ctrl-C stop the run in this process and not the process between two runs; end with the study."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end_with_parent() -> None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 def submit(
@@ -205,9 +226,10 @@ def run_arm(arm: str, words: list[str], seed: int) -> list[Outcome]:
 def measure_curve(folder: Path) -> list[Outcome]:
     """Have the engine package measure the decode curve of this device, and keep what it says."""
     from loadgen.study.device import outcomes_of
+    from loadgen.study.document import CURVE_COMMAND
 
     require_engine()
-    command = [sys.executable, "-m", "reference_engine.decode_curve", "--contexts=144", "--json"]
+    command = [sys.executable, *shlex.split(CURVE_COMMAND)[1:]]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
         raise TargetError(f"the decode curve could not be measured: {ended.stderr.strip().splitlines()[-1]}")

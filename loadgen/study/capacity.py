@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from loadgen.study.model import Chart, Finding, Results, Series
+from loadgen.study.model import Chart, Finding, Results, Series, presuppose
 from loadgen.study.words import around, factor, listed, number, percent, seconds
 
 SATURATED = 0.9  # of the highest throughput
 KINDS = ("128 tokens", "2,048 tokens")
 SHAPES = ("costs that add", "the larger of two")
-MADE = "output_tokens"  # per second
+MADE = "tokens_per_s_when_full"  # while nearly all of them were in the batch
 
 
 def throughputs(results: Results, kind: str) -> dict[int, float]:
-    """Tokens per second by requests in flight."""
+    """Tokens per second by requests in flight, which must have been in flight and have made some."""
     counts = {int(arm.split(", ")[-1].split()[0]): arm for arm in results.arms(f"{kind}, ")}
-    return {count: results.mean(arm, MADE) for count, arm in counts.items()}
+    made = {count: results.mean(arm, MADE) for count, arm in counts.items()}
+    few = [arm for count, arm in counts.items() if results.mean(arm, "batch_peak") < 0.9 * count]
+    presuppose(not few, f"fewer ran at a time than were to be in flight: {'; '.join(few)}")
+    silent = [counts[count] for count, made_s in made.items() if not made_s > 0]
+    presuppose(not silent, f"no token came with {'; '.join(silent)}")
+    return made
 
 
 def judge_apart(results: Results) -> Finding:
@@ -23,6 +28,7 @@ def judge_apart(results: Results) -> Finding:
     for kind in KINDS:
         made = throughputs(results, kind)
         batch = min(count for count, made_s in made.items() if made_s >= SATURATED * max(made.values()))
+        presuppose(batch < max(made), f"requests of {kind} did not saturate the device")
         arm = f"{kind}, {max(made)} in flight"
         capacity = results.mean(arm, "pool_tokens") / results.mean(arm, "kv_tokens_per_request")
         apart[kind] = capacity / batch
@@ -37,6 +43,8 @@ def judge_apart(results: Results) -> Finding:
 
 def judge_beyond(results: Results) -> Finding:
     """Beyond saturation: throughput gained (below 5 % is none), and what ITL pays, by the shape of cost."""
+    for shape in SHAPES:
+        throughputs(results, shape)
     gains = {s: results.ratio(f"{s}, 256 in flight", f"{s}, 32 in flight", MADE).value for s in SHAPES}
     pays = {s: results.ratio(f"{s}, 256 in flight", f"{s}, 32 in flight", "itl.p50").value for s in SHAPES}
     said = "; ".join(f"{s}, throughput {factor(gains[s])} and median ITL {factor(pays[s])}" for s in SHAPES)
@@ -76,7 +84,9 @@ def judge_cap(results: Results) -> Finding:
         for figure in ("e2e.mean", "itl.p99", "ttft.p99")
     )
     gap, wait = ([ratio.value for ratio in ratios.values()] for ratios in (gaps, first))
-    said = "; ".join(f"{case} {around(ratio)}" for case, ratio in e2e.items())
+    idle = [case for case in cases if not is_capped(results, case)]
+    presuppose(not idle, f"the cap changed no batch with {'; '.join(idle)}")
+    said = "; ".join(f"{case}: {around(ratio)}" for case, ratio in e2e.items())
     measured = (
         f"Mean E2E with a cap of 32 over none, at 90 % of what the cap can carry: {said}. With the cap, "
         f"ITL p99 was {factor(min(gap))} to {factor(max(gap))}, TTFT p99 {factor(min(wait))} to "
@@ -87,6 +97,12 @@ def judge_cap(results: Results) -> Finding:
     harms = [case for case in cases if ends[case][0] > 1 and e2e[case].value > 1 + NO_CHANGE]
     condition = f"the cap shortened the mean E2E for {_named(helps)}; it made it longer for {_named(harms)}"
     return Finding.of(measured, [case in helps for case in cases], condition, condition)
+
+
+def is_capped(results: Results, case: str) -> bool:
+    """Did the batch grow beyond the cap where there was none?"""
+    capped, free = (results.mean(f"{case}, {limit}", "batch_peak") for limit in ("cap 32", "no cap"))
+    return free > capped
 
 
 def _named(cases: list[str]) -> str:
@@ -118,11 +134,13 @@ def chart_cap(results: Results) -> Chart:
 
 BYTES_PER_TOKEN = 2 * 32 * 8 * 128 * 2  # keys and values, 32 layers, 8 heads of 128 numbers, 2 bytes each
 SPLITS = ("long answers", "long prompts")
+FULL = 0.75
 
 
 def judge_link(results: Results) -> Finding:
-    """Does KV a request fix residents, and throughput inversely, whatever the share of prompts?"""
+    """With memory full, does KV a request fix throughput inversely, whatever the share of prompts?"""
     full = [results.mean(arm, "engine.kv_used_fraction") for arm in results.arms()]
+    presuppose(min(full) > FULL, f"memory was not kept full: {percent(min(full))} to {percent(max(full))}")
     varied = {}
     for split in SPLITS:
         arms = results.arms(split)
@@ -136,12 +154,13 @@ def judge_link(results: Results) -> Finding:
         f"{factor(varied['long answers'])} with long answers and {factor(varied['long prompts'])} with long "
         f"prompts; at equal length, throughput differed by up to {factor(apart)} between the two."
     )
-    condition = (
-        "KV a request fixes how many run; it fixes throughput only for a given share of prompts, because "
-        "prompts cost compute, too"
-    )
-    tests = [min(full) > 0.75, max(varied.values()) < 1.25, apart < 1.25]
-    return Finding.of(measured, tests, condition)
+    linked = [f"with {split}" for split in SPLITS if varied[split] < 1.25]
+    linked += ["between the two at equal length"] if apart < 1.25 else []
+    residents = "KV a request fixes how many run"
+    condition = f"{residents}, and throughput only {listed(linked)}: prompts cost compute, too"
+    refuted = f"{residents}, but not throughput: prompts cost compute, too"
+    tests = [*(ratio < 1.25 for ratio in varied.values()), apart < 1.25]
+    return Finding.of(measured, tests, condition, refuted)
 
 
 def chart_link(results: Results) -> Chart:
@@ -170,17 +189,25 @@ def chart_link(results: Results) -> Chart:
 NAIVE, UNCAPPED = "by first chunk", "no cap"
 
 
+def presuppose_caps(results: Results) -> None:
+    """Caps are presupposed to bind: the mean batch with the smallest is well below that with none."""
+    batches = [results.mean(arm, "engine.batch_mean") for arm in results.arms(NAIVE)]
+    presuppose(min(batches) < 0.8 * max(batches), "the caps changed no batch")
+
+
 def judge_ceiling(results: Results) -> Finding:
     """Is running uncapped into the ceiling a bad place (5 % below the best cap), and the worst of all?"""
+    presuppose_caps(results)
     made = {arm: results.mean(arm, "tokens_per_s") for arm in results.arms(NAIVE)}
     best, least, uncapped = max(made, key=made.__getitem__), min(made.values()), made[f"{NAIVE}, {UNCAPPED}"]
     again = results.mean(f"{NAIVE}, {UNCAPPED}", "engine.recompute_fraction")
+    presuppose(again > 0, "memory was not scarce: without a cap nothing was evicted")
     careful = {
         arm.removesuffix(f", {UNCAPPED}"): results.mean(arm, "tokens_per_s") / made[best]
         for arm in results.arms()
         if arm not in made
     }
-    said = ", ".join(f"{name} {factor(ratio)}" for name, ratio in careful.items())
+    said = "; ".join(f"{name}: {factor(ratio)}" for name, ratio in careful.items())
     measured = (
         f"Admitting by the first chunk, uncapped: {number(uncapped)} tokens/s, {percent(again)} of all "
         f"tokens computed a second time; the best cap ({best.split()[-1]}) made {number(made[best])}, the "
@@ -195,6 +222,7 @@ def judge_ceiling(results: Results) -> Finding:
 
 def judge_bad_tail(results: Results) -> Finding:
     """The cap with the best throughput: is its p99 more than twice the best p99 of all caps?"""
+    presuppose_caps(results)
     arms = results.arms(NAIVE)
     best = max(arms, key=lambda arm: results.mean(arm, "tokens_per_s"))
     times = {name: results.mean(best, f"{name}.p99") for name in ("itl", "ttft")}

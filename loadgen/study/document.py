@@ -12,7 +12,7 @@ from loadgen.study.model import Conducted, MissingFigureError, Outcome, Results,
 
 STUDY_SCHEMA_VERSION = 1
 DOCUMENT = "study.json"
-CURVE_COMMAND = "python -m reference_engine.decode_curve"
+CURVE_COMMAND = "python -m reference_engine.decode_curve --contexts=144 --json"
 HOW = {
     "simulated": "simulated: virtual time, the engine's own scheduler, a cost model in place of the model",
     "live": "live: the torch engine, measured over HTTP on this machine",

@@ -60,7 +60,21 @@ class Outcome:
 
 
 class MissingFigureError(LookupError):
-    """A figure that a rule needs is not known: the run has no such thing, or was not made."""
+    """A figure that a rule needs is not known: the run has no such thing, or its window is empty."""
+
+    def __init__(self, figure: str, arm: str) -> None:
+        super().__init__(figure, arm)
+        self.figure, self.arm = figure, arm
+
+
+class PremiseError(Exception):
+    """What a claim presupposes did not come about in the runs."""
+
+
+def presuppose(is_met: bool, otherwise: str) -> None:
+    """Leave a claim undecided where its premise is not met: its runs say nothing about it."""
+    if not is_met:
+        raise PremiseError(otherwise)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +92,7 @@ class Results:
         runs = sorted((o for o in self.outcomes if o.arm == arm), key=lambda o: o.seed)
         found = [run.figures[figure] for run in runs if figure in run.figures]
         if not found or len(found) < len(runs):
-            raise MissingFigureError(f"{figure} of {arm}")
+            raise MissingFigureError(figure, arm)
         return found
 
     def mean(self, arm: str, figure: str) -> float:
@@ -86,10 +100,12 @@ class Results:
 
     def ratio(self, arm: str, base: str, figure: str) -> OverRuns:
         """The figure of an arm over that of another, seed by seed: geometric mean and 95 % interval."""
-        pairs = zip(self.values(arm, figure), self.values(base, figure), strict=True)
-        found = over_runs([a / b for a, b in pairs if a > 0 and b > 0])
-        if found is None:
-            raise MissingFigureError(f"{figure} of {arm} over {base}")
+        above, below = self.values(arm, figure), self.values(base, figure)
+        for name, values in ((arm, above), (base, below)):
+            if min(values) <= 0:
+                raise MissingFigureError(figure, name)
+        found = over_runs([a / b for a, b in zip(above, below, strict=True)])
+        assert found is not None
         return found
 
     def tail_share(self, arm: str, metric: str, buckets: Sequence[str]) -> float:
@@ -97,6 +113,10 @@ class Results:
         self.values(arm, f"{metric}.p99")  # known at all
         runs = [outcome.figures for outcome in self.outcomes if outcome.arm == arm]
         return fmean(sum(run.get(f"{metric}.tail.{bucket}", 0.0) for bucket in buckets) for run in runs)
+
+    def time_in(self, arm: str, buckets: Sequence[str]) -> float:
+        """Mean seconds of a request that went to these causes."""
+        return sum(self.mean(arm, f"mean.{bucket}") for bucket in buckets)
 
 
 Rule = Callable[..., Finding]
@@ -174,7 +194,7 @@ class Conducted:
 
 
 def judge(claim: Claim, conducted: Conducted, rules: Mapping[str, Rule]) -> Finding:
-    """Apply a claim's rule; undecided where a run is missing or its measurement is invalid."""
+    """Apply a claim's rule; undecided without its runs, figures or premise, or with an invalid run."""
     if conducted.skipped:
         return Finding(verdict=Verdict.UNDECIDED, measured=f"Not measured: {conducted.skipped}.")
     if conducted.num_missing:
@@ -183,7 +203,12 @@ def judge(claim: Claim, conducted: Conducted, rules: Mapping[str, Rule]) -> Find
     try:
         finding = rules[claim.rule](Results(conducted.outcomes), **claim.given)
     except MissingFigureError as missing:
-        return Finding(verdict=Verdict.UNDECIDED, measured=f"Not known: {missing}.")
+        labels = {column.split()[0]: label for label, column in conducted.experiment.columns.items()}
+        name = labels.get(missing.figure, missing.figure)
+        measured = f'The arm "{missing.arm}" gave no {name}: too few requests for it, or none in its window.'
+        return Finding(verdict=Verdict.UNDECIDED, measured=measured)
+    except PremiseError as premise:
+        return Finding(verdict=Verdict.UNDECIDED, measured=f"Its premise is not met: {premise}.")
     invalid = sorted({reason for outcome in conducted.outcomes for reason in outcome.reasons})
     if not invalid:
         return finding

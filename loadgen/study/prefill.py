@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from loadgen.study.model import Chart, Finding, Results, Series
+from loadgen.study.model import Chart, Finding, Results, Series, presuppose
 from loadgen.study.words import around, factor, seconds
 
 LOADS = ("15/s", "30/s")
@@ -12,27 +12,37 @@ JUMP, WAIT = "prompts first", "chunks of 256"
 BUDGETS = (256, 512, 1024, 2048)
 
 
+def presuppose_rivals(results: Results, arms: list[str]) -> None:
+    """Prompts are presupposed to meet requests that decode, and long prompts others."""
+    calm = [arm for arm in arms if results.time_in(arm, ["interference", "stall_prefill"]) <= 0]
+    presuppose(not calm, f"no prompt delayed another request with {'; '.join(calm)}")
+
+
 def judge_jump(results: Results) -> Finding:
-    """(a): does the first token come sooner, and do the gaps of those who run get longer?"""
+    """(a), load by load: does the first token come sooner, and do the gaps of those who run get longer?"""
     parts, first, gaps = [], [], []
     for load in LOADS:
         arms = f"{JUMP}, {load}", f"{WAIT}, {load}"
+        presuppose_rivals(results, [*arms])
         ttft, gap = results.ratio(*arms, "ttft.p50"), results.ratio(*arms, "max_gap.p99")
         parts.append(f"{load}: median TTFT {around(ttft)}, p99 of a request's worst gap {around(gap)}")
         first.append(ttft.value < 0.95)
         gaps.append(gap.value > 1.2)
     measured = f"Prompts first against {WAIT} tokens; {'; '.join(parts)}."
+    both = [a and b for a, b in zip(first, gaps, strict=True)]
     condition = (
-        f"new requests start sooner (by 5 % and more) at {_loads(first)}; gaps get longer at {_loads(gaps)}"
+        f"both at {_loads(both)}: new requests start sooner (by 5 % and more) at {_loads(first)}, gaps get "
+        f"longer at {_loads(gaps)}"
     )
-    return Finding.of(measured, first + gaps, condition)
+    return Finding.of(measured, both, condition, condition)
 
 
 def judge_predictable(results: Results) -> Finding:
-    """(b): a later first token, but one that can be foretold: p99 over p50, of prompts of one length."""
+    """(b), load by load: is the first token later, but its p99 over p50 lower, for prompts of one length?"""
     parts, higher, narrower = [], [], []
     for load in LOADS:
         arms = f"{JUMP}, {load}", f"{WAIT}, {load}"
+        presuppose_rivals(results, [*arms])
         medians = [results.mean(arm, "ttft.shortest.p50") for arm in arms]
         spreads = [
             results.mean(arm, "ttft.shortest.p99") / median for arm, median in zip(arms, medians, strict=True)
@@ -44,12 +54,16 @@ def judge_predictable(results: Results) -> Finding:
         higher.append(medians[1] > 1.05 * medians[0])
         narrower.append(spreads[1] < 0.9 * spreads[0])
     measured = f"TTFT of the prompts of 200 tokens, prompts first and {WAIT}; {'; '.join(parts)}."
-    condition = f"later at {_loads(higher)}; more predictable at {_loads(narrower)}"
-    return Finding.of(measured, higher + narrower, condition)
+    both = [a and b for a, b in zip(higher, narrower, strict=True)]
+    condition = (
+        f"both at {_loads(both)}: later (by 5 % and more) at {_loads(higher)}, more predictable at "
+        f"{_loads(narrower)}"
+    )
+    return Finding.of(measured, both, condition, condition)
 
 
 def _loads(flags: list[bool]) -> str:
-    return " and ".join(load for load, flag in zip(LOADS, flags, strict=True) if flag) or "neither"
+    return " and ".join(load for load, flag in zip(LOADS, flags, strict=True) if flag) or "neither load"
 
 
 def judge_least_wait(results: Results) -> Finding:
@@ -57,6 +71,7 @@ def judge_least_wait(results: Results) -> Finding:
     above = {}
     for load in LOADS:
         arms = [arm for arm in results.arms() if arm.endswith(load)]
+        presuppose_rivals(results, arms)
         for statistic in ("p50", "mean", "p99"):
             lowest = min(results.mean(arm, f"ttft.{statistic}") for arm in arms)
             above[f"{statistic} at {load}"] = results.mean(f"{JUMP}, {load}", f"ttft.{statistic}") / lowest
@@ -69,6 +84,7 @@ def judge_least_wait(results: Results) -> Finding:
 
 def judge_compromise(results: Results) -> Finding:
     """A larger budget must lower TTFT and raise the gaps, step by step, at high load."""
+    presuppose_rivals(results, [f"chunks of {budget}, 30/s" for budget in BUDGETS])
     first, gaps = (
         [results.mean(f"chunks of {budget}, 30/s", figure) for budget in BUDGETS]
         for figure in ("ttft.p50", "itl.p99")
@@ -78,11 +94,15 @@ def judge_compromise(results: Results) -> Finding:
         f"{seconds(first[0])} to {seconds(first[-1])}, ITL p99 {seconds(gaps[0])} to {seconds(gaps[-1])}."
     )
     tests = [all(b < a for a, b in pairwise(first)), all(b > a for a, b in pairwise(gaps))]
-    return Finding.of(measured, tests, "for one of the two, not step by step for both")
+    condition = "the first token comes sooner with every larger budget, gaps do not get longer with each"
+    if tests[1]:
+        condition = "gaps get longer with every larger budget, the first token does not come sooner with each"
+    return Finding.of(measured, tests, condition)
 
 
 def judge_styles_live(results: Results) -> Finding:
     """The same trade on a real engine."""
+    presuppose_rivals(results, [JUMP, "chunks of 64"])
     gap, first = (results.ratio(JUMP, "chunks of 64", name).value for name in ("max_gap.p99", "ttft.p50"))
     measured = (
         f"Prompts first against chunks of 64 tokens, on this machine: median TTFT {factor(first)}, "

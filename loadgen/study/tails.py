@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadgen.study.model import Chart, Finding, Results, Series
+from loadgen.study.model import Chart, Finding, Results, Series, presuppose
 from loadgen.study.words import factor, listed, number, percent, seconds
 
 NAMED = 0.7  # of the excess, for a cause to be seen where it was produced
@@ -12,6 +12,7 @@ def judge_cause(
     results: Results, *, provoked: str, calm: str, metric: str, buckets: list[str], words: str
 ) -> Finding:
     """Is the cause produced (the p99 rises by a half and more), and do its buckets of time name it?"""
+    presuppose(results.time_in(provoked, buckets) > 0, f"with {provoked}, no time went to {words}")
     before, after = (results.mean(arm, f"{metric}.p99") for arm in (calm, provoked))
     share = results.tail_share(provoked, metric, buckets)
     measured = (
@@ -28,6 +29,7 @@ def judge_cause(
 def judge_flapping(results: Results) -> Finding:
     """Average throughput against that of the steps at the peak batch, beside a batch kept steady."""
     arm, calm = "batch after batch", "steady batch"
+    presuppose(results.mean(arm, "batch_over_peak") < 0.9, "the batch did not drain")
     reached = {
         a: results.mean(a, "tokens_per_s") / results.mean(a, "tokens_per_s_when_full") for a in (arm, calm)
     }
@@ -39,8 +41,11 @@ def judge_flapping(results: Results) -> Finding:
         f"the peak and varied with a CV of {results.mean(arm, 'engine.flapping_cv'):.2f} over seconds. "
         f"{percent(waiting)} of what sets its slowest 1 % of TTFT apart was waiting for the batch to end."
     )
-    tests = [reached[arm] < 0.8 and reached[calm] > 0.9, waiting >= NAMED]
-    return Finding.of(measured, tests, "in throughput or in the attribution, not in both")
+    is_below = reached[arm] < 0.8
+    condition = "throughput is well below, but waiting for the batch to end is not most of the tail"
+    if not is_below:
+        condition = "waiting for the batch to end is most of the tail, but throughput is not well below"
+    return Finding.of(measured, [is_below, waiting >= NAMED], condition)
 
 
 LEFT_OUT = {
@@ -63,6 +68,10 @@ def judge_list(results: Results) -> Finding:
     )
     others = [name for name, share in shares.items() if share >= NAMED / 2]
     others += ["computing again"] if again >= 0.1 else []
+    if not others:  # one cause more is enough to refute; to say that there is none, all must have come about
+        absent = [arm for arm, _, buckets in LEFT_OUT.values() if results.time_in(arm, buckets) <= 0]
+        absent += [] if again > 0 else ["prompts by first chunk"]
+        presuppose(not absent, f"what was to be provoked did not come about with {listed(absent)}")
     refuted = f"the list leaves out {listed(others)}"
     return Finding.of(measured, [not others], refuted=refuted)
 
@@ -107,7 +116,12 @@ def chart_causes(results: Results) -> Chart:
 
 def judge_spikes(results: Results) -> Finding:
     """Does the p99 of TTFT, or of a request's worst gap, rise threefold against ample memory?"""
-    arms = [arm for arm in results.arms() if arm.startswith(("preempt", "refuse"))]
+    evicting, refusing = results.arms("preempt"), results.arms("refuse")
+    idle = [arm for arm in evicting if not results.mean(arm, "evicted")]
+    presuppose(not idle, f"nothing was evicted with {listed(idle)}")
+    idle = [arm for arm in refusing if not results.time_in(arm, ["wait_memory", "wait_order", "wait_gate"])]
+    presuppose(not idle, f"no request waited for memory with {listed(idle)}")
+    arms = evicting + refusing
     figures = ("ttft.p99", "max_gap.p99")
     rises = {arm: [results.ratio(arm, "ample memory", f).value for f in figures] for arm in arms}
     said = "; ".join(
@@ -130,6 +144,8 @@ def judge_spikes(results: Results) -> Finding:
 def judge_growth(results: Results) -> Finding:
     """Above capacity the backlog must grow; below it must not."""
     below, over = "80 % load", "no control"
+    busy = results.mean(over, "batch_over_peak")
+    presuppose(busy > 0.75, f"the engine was not saturated: its mean batch was {percent(busy)} of the peak")
     grew = {arm: results.mean(arm, "is_stable") < 0.5 for arm in (below, over)}
     said = {arm: f"{'grew' if grew[arm] else 'did not grow'}" for arm in grew}
     wait = {arm: seconds(results.mean(arm, "ttft.p50")) for arm in grew}
@@ -142,6 +158,8 @@ def judge_growth(results: Results) -> Finding:
 
 def judge_remedies(results: Results) -> Finding:
     """Goodput with and without admission control (twice as much helps), and with only another order."""
+    grew = results.mean("no control", "is_stable") < 0.5
+    presuppose(grew, "without control the backlog did not grow: there was no overload")
     none, order = (results.mean(arm, "goodput") for arm in ("no control", "no control, shortest first"))
     control = {
         arm: results.mean(arm, "goodput")
