@@ -39,10 +39,10 @@ def print_sweep(document: Mapping[str, Any], console: Console, *, wide: bool = F
     if len(curves) > 1:
         table.add_column("policy")
     for name in (
-        "asked",
-        "offered",
-        "ok",
-        "output",
+        "asked /s",
+        "offered /s",
+        "ok /s",
+        "output tok/s",
         *(f"{m.removesuffix('_s').upper()} {s}" for m, s in latencies),
         "",
     ):
@@ -51,8 +51,8 @@ def print_sweep(document: Mapping[str, Any], console: Console, *, wide: bool = F
         for point in curve["points"]:
             cells = [curve["name"]] if len(curves) > 1 else []
             rates = (point["offered_per_s"], point["ok_per_s"])
-            cells += [f"{point['rate_per_s']:.4g} /s", *(f"{format_number(rate)} /s" for rate in rates)]
-            cells.append(f"{format_number(point['output_tokens_per_s'])} tok/s")
+            cells += [f"{point['rate_per_s']:.4g}", *map(format_number, rates)]
+            cells.append(format_number(point["output_tokens_per_s"]))
             cells += [_latency(point, metric, statistic, wide) for metric, statistic in latencies]
             table.add_row(*cells, _remark(point))
     console.print(table)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from loadgen.measure.remarks import MIN_BACKLOG_ARRIVALS
 from loadgen.stats.replicates import over_runs
 
 SWEEP_SCHEMA_VERSION = 1
@@ -24,7 +25,8 @@ METRICS = ("ttft_s", "itl_s", "tpot_s", "e2e_s")
 class SweepPoint:
     """One rate: what was asked, what came of it. latency: metric -> statistic -> seconds, None unknown.
 
-    intervals: of one run, or over the runs where there are several.
+    intervals: of one run, or over the runs where there are several. is_backlog_judged: there were enough
+    requests for a growing backlog to be seen.
     """
 
     rate_per_s: float
@@ -40,6 +42,7 @@ class SweepPoint:
     latency: dict[str, dict[str, float | None]]
     intervals: dict[str, dict[str, list[float] | None]]
     runs: tuple[str, ...] = ()
+    is_backlog_judged: bool = True
 
     @classmethod
     def of(cls, rate_per_s: float, folder: str, summary: dict[str, Any]) -> SweepPoint:
@@ -59,6 +62,7 @@ class SweepPoint:
             latency={name: {s: metrics[name].get(s) for s in STATISTICS} for name in METRICS},
             intervals={name: dict(metrics[name].get("ci") or {}) for name in METRICS},
             runs=(folder,),
+            is_backlog_judged=summary["counts"]["scheduled"] >= MIN_BACKLOG_ARRIVALS,
         )
 
     @classmethod
@@ -88,6 +92,7 @@ class SweepPoint:
                 for n, found in over.items()
             },
             runs=tuple(run for point in points for run in point.runs),
+            is_backlog_judged=any(point.is_backlog_judged for point in valid),
         )
 
 
@@ -109,8 +114,13 @@ class Saturation:
 
     def sentence(self) -> str:
         """The finding in words."""
+        if self.unstable_per_s is None and self.stable_per_s is None:
+            return "where it saturates is undecided: too few requests to see a backlog grow"
         if self.unstable_per_s is None:
-            return "the backlog did not grow at any rate: saturation lies above the highest"
+            return (
+                f"no backlog was seen to grow, up to {self.stable_per_s:g} requests/s: saturation lies above"
+                ", if the runs were long enough to show it"
+            )
         if self.stable_per_s is None:
             return f"the backlog grew at every rate: saturation lies below {self.unstable_per_s:g} requests/s"
         return (
@@ -120,8 +130,10 @@ class Saturation:
 
 
 def find_saturation(points: Sequence[SweepPoint]) -> Saturation:
-    """Bracket saturation. A point whose measurement is invalid says nothing about the server."""
-    judged = sorted((p for p in points if p.status == "valid"), key=lambda p: p.rate_per_s)
+    """Bracket saturation. A point that is invalid, or has few requests, says nothing about the server."""
+    judged = sorted(
+        (p for p in points if p.status == "valid" and p.is_backlog_judged), key=lambda p: p.rate_per_s
+    )
     unstable = [p.rate_per_s for p in judged if not p.is_stable]
     first_unstable = unstable[0] if unstable else None
     stable = [
