@@ -28,6 +28,7 @@ VERMILLION = "#d55e00"
 GREEN = "#009e73"
 PURPLE = "#b5569a"
 AMBER = "#c98a00"
+BROWN = "#8a5a44"
 SHADE = "#eceef1"
 CSS_NAMES = {
     INK: "--ink",
@@ -39,6 +40,7 @@ CSS_NAMES = {
     GREEN: "--green",
     PURPLE: "--purple",
     AMBER: "--amber",
+    BROWN: "--brown",
     SHADE: "--shade",
 }
 

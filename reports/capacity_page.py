@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from loadgen.measure.replicates import read_document
 from reports.axes import place_legend
 from reports.canvas import BLUE, INK, MUTED, SHADE, VERMILLION
-from reports.capacity import LABELS, format_figure
+from reports.capacity import LABELS, describe_spending, format_figure
 from reports.figure_spec import FigureSpec
 from reports.pages import Cell, SeriesPage, Table, run_link
 from reports.quantities import format_count, format_number
@@ -26,7 +26,7 @@ def describe_capacity(folder: Path) -> SeriesPage:
     document = read_document(folder / "capacity.json")
     points = sorted(document["points"], key=lambda p: (p["rate_per_s"], p["replicate"]))
     limits = [f"{name} ≤ {format_figure(name, said['limit'])}" for name, said in document["limits"].items()]
-    spent = f"{format_count(document['num_requests'])} requests in {len(points)} runs"
+    spent = describe_spending(document)
     return SeriesPage(
         kind="capacity",
         folder=folder,
@@ -42,7 +42,7 @@ def describe_capacity(folder: Path) -> SeriesPage:
                 texts=frozenset([1]),
             )
         ],
-        figures=CAPACITY_FIGURES,
+        figures={"margins": margins_figure(document)},
         after=[],
         document=document,
     )
@@ -50,11 +50,11 @@ def describe_capacity(folder: Path) -> SeriesPage:
 
 def _row(point: Json, document: Json, folder: Path) -> list[str | Cell]:
     said = {True: "holds", False: "fails", None: "invalid"}[point["passes"]]
-    remarks = [*(point["reasons"] if point["passes"] is None else [])]
+    remarks = [said, *(point["reasons"] if point["passes"] is None else [])]
     remarks += [] if point["is_stable"] else ["backlog grows"]
     return [
         run_link(folder, point["folder"], f"{format_number(point['rate_per_s'])} /s"),
-        f"{said} {', '.join(remarks)}".strip(),
+        ", ".join(remarks),
         "probe" if point["is_probe"] else str(point["seed"]),
         *(format_figure(name, point["figures"].get(name)) for name in document["limits"]),
         format_count(point["requests"]),
@@ -84,7 +84,7 @@ def draw_margins(document: Json, axes: list[Axes]) -> bool:
     if without:
         top = max([1.0, *_ratios(known)[1]])
         ax.plot(
-            without, [2 * top] * len(without), "x", color=VERMILLION, label="backlog grows or requests fail"
+            without, [2 * top] * len(without), "^", color=VERMILLION, label="backlog grows or requests fail"
         )
     ax.set_xscale("log")
     ax.set_yscale("log")
@@ -102,11 +102,19 @@ def _ratios(points: list[Json]) -> tuple[list[float], list[float]]:
     return [point["rate_per_s"] for point in points], [exp(point["margin"]) for point in points]
 
 
-CAPACITY_FIGURES: dict[str, FigureSpec[Json]] = {
-    "margins": FigureSpec(
+def margins_figure(document: Json) -> FigureSpec[Json]:
+    """Return the figure of a capacity; its caption speaks of what is drawn."""
+    known = [point for point in document["points"] if point["passes"] is not None]
+    bands = {
+        "interval": " The band is the capacity.",
+        "bracket": " The band lies between the rates that held and did not: no confidence can be stated.",
+    }
+    band = bands.get(document["answer"], "")
+    has_arrow = any(point["margin"] is None for point in known)
+    arrow = " An arrow is a run whose backlog grew or whose requests failed; its height is no figure."
+    return FigureSpec(
         title="How far from the limit",
         caption="The objective that is nearest to failing, as a multiple of its limit, at every rate "
-        "that was tried: above 1 it does not hold. The band is the capacity.",
+        f"that was tried: above 1 it does not hold.{band}{arrow if has_arrow else ''}",
         draw=draw_margins,
-    ),
-}
+    )

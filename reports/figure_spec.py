@@ -23,23 +23,26 @@ class FigureSpec(Generic[Shown]):
     title: str
     caption: str
     draw: Callable[[Shown, list[Axes]], bool]
-    num_rows: int = 1
+    num_rows: int | Callable[[Shown], int] = 1
     height_inches: float = 3.3
 
     def render(self, shown: Shown, file_format: str = "svg", size: str = "column") -> bytes | None:
         """Draw as a file, svg, pdf or png, for a column or a page; None where there is nothing to draw."""
-        with new_figure(self.num_rows, self.height_inches, SIZES[size]) as (figure, axes):
+        with new_figure(self._count_rows(shown), self.height_inches, SIZES[size]) as (figure, axes):
             return save_figure(figure, file_format) if self.draw(shown, axes) else None
 
     def inline(self, shown: Shown, name: str) -> tuple[str, str] | None:
         """Draw as an element of a page, beside what its script has to know of the axes, as JSON."""
-        with new_figure(self.num_rows, self.height_inches) as (figure, axes):
+        with new_figure(self._count_rows(shown), self.height_inches) as (figure, axes):
             if not self.draw(shown, axes):
                 return None
             series = name_series(axes)
             svg = save_figure(figure, "svg").decode()
             described = json.dumps(describe_axes(axes, series), ensure_ascii=False, allow_nan=False)
         return inline_svg(svg, name, self.title, self.caption), page_colours(described)
+
+    def _count_rows(self, shown: Shown) -> int:
+        return self.num_rows if isinstance(self.num_rows, int) else self.num_rows(shown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

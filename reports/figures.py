@@ -41,7 +41,7 @@ FIGURES: dict[str, FigureSpec[Subject]] = {
         caption="How many requests (TTFT, E2E) and token gaps (ITL) took how long, in bins of equal ratio "
         "on one axis of time.",
         draw=latency.draw_histograms,
-        num_rows=3,
+        num_rows=latency.count_histograms,
         height_inches=3.6,
     ),
     "load": FigureSpec(

@@ -11,7 +11,7 @@ from reports.quantities import format_nines, format_percent
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from loadgen.measure.series import Points
+    from loadgen.measure.series import Histogram, Points
     from reports.subject import Subject
 
 LATENCY_COLOURS = {
@@ -54,24 +54,33 @@ def draw_cdfs(subject: Subject, axes: list[Axes]) -> bool:
     return drawn
 
 
-def draw_histograms(subject: Subject, axes: list[Axes]) -> bool:
-    """Draw how often each latency was how long, in bins of equal ratio."""
+def count_histograms(subject: Subject) -> int:
+    """How many latencies have a histogram; 1 where none has, for a figure that is left out."""
+    return max(1, len(_histograms(subject)))
+
+
+def _histograms(subject: Subject) -> dict[str, Histogram]:
     from loadgen.measure import series
 
-    drawn = False
-    for ax, name in zip(axes, ("ttft_s", "itl_s", "e2e_s"), strict=True):
-        histogram = series.log_histogram(subject.measured.samples[name], NUM_BARS)
-        if histogram is not None:
-            counts = [*histogram.counts, 0]
-            colour = LATENCY_COLOURS[name]
-            ax.step(histogram.edges_s, counts, where="post", color=colour, label=LATENCY_LABELS[name])
-            ax.fill_between(histogram.edges_s, counts, step="post", color=colour, alpha=0.2, linewidth=0)
-            drawn = True
-        ax.set_ylim(0, None if histogram else 1)
+    samples = subject.measured.samples
+    found = {name: series.log_histogram(samples[name], NUM_BARS) for name in ("ttft_s", "itl_s", "e2e_s")}
+    return {name: histogram for name, histogram in found.items() if histogram is not None}
+
+
+def draw_histograms(subject: Subject, axes: list[Axes]) -> bool:
+    """Draw how often each latency was how long, in bins of equal ratio; a row for each that there is."""
+    histograms = _histograms(subject)
+    for ax, (name, histogram) in zip(axes, histograms.items(), strict=False):
+        counts = [*histogram.counts, 0]
+        colour = LATENCY_COLOURS[name]
+        ax.step(histogram.edges_s, counts, where="post", color=colour, label=LATENCY_LABELS[name])
+        ax.fill_between(histogram.edges_s, counts, step="post", color=colour, alpha=0.2, linewidth=0)
+        ax.set_ylim(0, None)
         ax.set_ylabel(LATENCY_LABELS[name])
         use_whole_numbers(ax, num_ticks=4)
-    label_times(axes[-1], "x")
-    return drawn
+    if histograms:
+        label_times(axes[-1], "x")
+    return bool(histograms)
 
 
 def draw_spectrum(subject: Subject, axes: list[Axes]) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from reports.axes import label_times
-from reports.canvas import AMBER, BLUE, GREEN, INK, MUTED, PURPLE, RULE, SHADE, VERMILLION
+from reports.canvas import AMBER, BLUE, BROWN, GREEN, INK, MUTED, PURPLE, RULE, SHADE, VERMILLION
 from reports.causes import cause_name
 from reports.figure_spec import FigureSpec
 from reports.quantities import DASH, format_number, format_percent, format_time
@@ -42,12 +42,13 @@ CAUSE_GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("own work", MUTED, ("own",)),
     ("batch mates", RULE, ("batch",)),
     ("prompts of others", VERMILLION, ("interference", "stall_prefill")),
-    ("waiting for a slot or budget", BLUE, ("wait_slot", "wait_budget")),
+    ("waiting for a step, a slot or budget", BLUE, ("wait_align", "wait_slot", "wait_budget")),
     ("waiting for memory or its order", PURPLE, ("wait_memory", "wait_order", "wait_gate")),
     ("waiting by policy", GREEN, ("wait_policy", "stall_decode")),
     ("evictions", AMBER, ("preempted", "recompute", "swap")),
     ("client and network", INK, ("client",)),
-    ("the engine, unexplained", SHADE, ("wait_align", "host", "residual")),
+    ("the engine between steps", BROWN, ("host",)),
+    ("not explained by the cost model", SHADE, ("residual",)),
 )
 MIN_SHARE = 0.05
 MAX_CAUSES = 4
@@ -59,13 +60,13 @@ def sides_of(document: Json) -> list[Json]:
 
 
 def side_columns(sides: Sequence[Json]) -> list[str]:
-    """Name the columns for which an arm has a value."""
-    return ["arm", *(title for title, _ in _kept(sides))]
+    """Name the columns: the figure, then the arms."""
+    return ["figure", *(side["name"] for side in sides)]
 
 
 def side_rows(sides: Sequence[Json]) -> list[list[str]]:
-    """Lay out a row an arm."""
-    return [[side["name"], *(cell(side) for _, cell in _kept(sides))] for side in sides]
+    """Lay out a row a figure for which an arm has a value."""
+    return [[title, *(cell(side) for side in sides)] for title, cell in _kept(sides)]
 
 
 def _kept(sides: Sequence[Json]) -> list[tuple[str, Any]]:

@@ -42,7 +42,7 @@ def draw_latency_against_throughput(sweep: Sweep, axes: list[Axes]) -> bool:
         for ax, metric in zip(axes, ("ttft_s", "itl_s"), strict=True)
     ]
     axes[-1].set_xlabel("output tokens/s delivered")
-    place_legend(axes[0])
+    _place_legend(sweep, axes[0])
     return any(drawn)
 
 
@@ -55,7 +55,7 @@ def draw_latency_against_rate(sweep: Sweep, axes: list[Axes]) -> bool:
     for ax in axes:
         _mark_saturation(sweep, ax)
     axes[-1].set_xlabel("requests/s offered")
-    place_legend(axes[0])
+    _place_legend(sweep, axes[0])
     return any(drawn)
 
 
@@ -86,6 +86,14 @@ def draw_achieved(sweep: Sweep, axes: list[Axes]) -> bool:
     return True
 
 
+def _place_legend(sweep: Sweep, ax: Axes) -> None:
+    """Colours are policies; what is solid and what dotted stands beside them in none of these colours."""
+    if len(curves_of(sweep)) > 1:
+        for label, style in (("p99", "solid"), ("p50", "dotted")):
+            ax.plot([], [], color=MUTED, linewidth=1.2, linestyle=style, label=label)
+    place_legend(ax)
+
+
 def _lines(sweep: Sweep) -> list[tuple[Sweep, str, Line]]:
     """Say what is drawn: a curve, a statistic, and how; percentiles of one, p50 and p99 of several."""
     curves = curves_of(sweep)
@@ -94,7 +102,7 @@ def _lines(sweep: Sweep) -> list[tuple[Sweep, str, Line]]:
     return [
         (curve, name, Line(label.format(curve["name"]), ARM_COLOURS[i % len(ARM_COLOURS)], style))
         for i, curve in enumerate(curves)
-        for name, label, style in (("p50", "_", "dotted"), ("p99", "{}", "solid"))
+        for name, label, style in (("p99", "{}", "solid"), ("p50", "_", "dotted"))
     ]
 
 
@@ -160,29 +168,58 @@ def _mark_saturation(sweep: Sweep, ax: Axes) -> None:
             ax.axvline(curve["knee"]["rate_per_s"], color=PURPLE, linestyle=":")
 
 
-SWEEP_FIGURES: dict[str, FigureSpec[Sweep]] = {
-    "latency_throughput": FigureSpec(
-        title="Latency against throughput",
-        caption="TTFT and ITL over the output tokens delivered per second; bars are 95 % intervals. "
-        "A hollow point has a growing backlog, a grey cross is an invalid measurement. Of several "
-        "policies, each in its colour, p99 is solid and p50 dotted.",
-        draw=draw_latency_against_throughput,
-        num_rows=2,
-        height_inches=4.2,
-    ),
-    "latency_rate": FigureSpec(
-        title="Latency against the offered rate",
-        caption="TTFT and E2E from the scheduled instant. A dashed line marks a rate at which the backlog "
-        "grew; shading leads to it from the highest rate at which it was steady: saturation lies between. "
-        "A dotted line is the knee: the most throughput for its latency.",
-        draw=draw_latency_against_rate,
-        num_rows=2,
-        height_inches=4.2,
-    ),
-    "achieved": FigureSpec(
-        title="Achieved against offered",
-        caption="Requests per second that succeeded, and those that met the objectives (goodput), "
-        "beside what was offered.",
-        draw=draw_achieved,
-    ),
-}
+def sweep_figures(sweep: Sweep) -> dict[str, FigureSpec[Sweep]]:
+    """Return the figures of a sweep; their captions speak of what is drawn."""
+    curves = curves_of(sweep)
+    points = [point for curve in curves for point in curve["points"]]
+    marks = _describe_marks(points)
+    has_bars = any(bounds for p in points for found in p["intervals"].values() for bounds in found.values())
+    has_goodput = any(point["goodput_per_s"] is not None for point in points)
+    bars = "; bars are 95 % intervals" if has_bars else ""
+    lines = " Each policy has its colour: p99 is solid, p50 dotted." if len(curves) > 1 else ""
+    counted = "that succeeded"
+    if has_goodput:
+        counted = "that met the objectives" if len(curves) > 1 else f"{counted}, and that met the objectives"
+    return {
+        "latency_throughput": FigureSpec(
+            title="Latency against throughput",
+            caption=f"TTFT and ITL over the output tokens delivered per second{bars}.{lines}{marks}",
+            draw=draw_latency_against_throughput,
+            num_rows=2,
+            height_inches=4.2,
+        ),
+        "latency_rate": FigureSpec(
+            title="Latency against the offered rate",
+            caption=f"TTFT and E2E from the scheduled instant{bars}.{lines}{marks}"
+            f"{_describe_saturation(curves)}",
+            draw=draw_latency_against_rate,
+            num_rows=2,
+            height_inches=4.2,
+        ),
+        "achieved": FigureSpec(
+            title="Achieved against offered",
+            caption=f"Requests per second {counted}, beside what was offered.{marks}",
+            draw=draw_achieved,
+        ),
+    }
+
+
+def _describe_marks(points: Sequence[Sweep]) -> str:
+    hollow = any(point["status"] == "valid" and not point["is_stable"] for point in points)
+    crosses = any(point["status"] != "valid" for point in points)
+    return (" A hollow point has a growing backlog." if hollow else "") + (
+        " A grey cross is an invalid measurement." if crosses else ""
+    )
+
+
+def _describe_saturation(curves: Sequence[Sweep]) -> str:
+    """Say what `_mark_saturation` drew."""
+    said = ""
+    if any(curve["saturation"]["unstable_per_s"] is not None for curve in curves):
+        said = " A dashed line marks a rate at which the backlog grew"
+        if len(curves) == 1 and curves[0]["saturation"]["stable_per_s"] is not None:
+            said += "; shading leads to it from the highest rate at which it was steady"
+        said += "."
+    if len(curves) == 1 and curves[0].get("knee"):
+        said += " A dotted line is the knee: the most throughput for its latency."
+    return said

@@ -10,7 +10,7 @@ from loadgen.measure.replicates import read_document
 from reports.pages import Cell, SeriesPage, Table, run_link
 from reports.quantities import format_count, format_number, format_time
 from reports.sweep import curves_of, sentences
-from reports.sweep_figures import SWEEP_FIGURES
+from reports.sweep_figures import sweep_figures
 
 COLUMNS = (
     "asked",
@@ -34,13 +34,14 @@ def describe_sweep(folder: Path) -> SeriesPage:
     points = [(curve["name"], point) for curve in curves_of(sweep) for point in curve["points"]]
     num_invalid = sum(point["status"] != "valid" for _, point in points)
     told = f"{num_invalid} of {len(points)} measurements cannot" if num_invalid else "every measurement can"
-    first, *rest = sentences(sweep)
+    said = "; ".join(sentences(sweep))
+    is_alone = len(curves_of(sweep)) == 1  # a policy's name stays as it is
     return SeriesPage(
         kind="sweep",
         folder=folder,
         badge="INVALID" if num_invalid else "VALID",
         claim=f"{told} be trusted",
-        answer=f"{'; '.join([first[0].upper() + first[1:], *rest])}.",
+        answer=f"{said[0].upper() + said[1:] if is_alone else said}.",
         notes=[],
         before=[
             Table(
@@ -50,7 +51,7 @@ def describe_sweep(folder: Path) -> SeriesPage:
                 texts=frozenset([1]),
             )
         ],
-        figures=SWEEP_FIGURES,
+        figures=sweep_figures(sweep),
         after=[],
         document=sweep,
     )

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reports.axes import draw_bars, draw_points, label_run, label_times, place_legend, use_whole_numbers
-from reports.canvas import AMBER, BLUE, GREEN, PAPER, VERMILLION
+from reports.canvas import AMBER, BLUE, GREEN, PAPER, PURPLE, VERMILLION
 from reports.quantities import format_percent
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ def draw_requests(subject: Subject, axes: list[Axes]) -> bool:
     ends = (spans.start_s, spans.first_token_s, spans.end_s)
     phases = (("waiting for the first token", AMBER), ("streaming", BLUE))
     for (label, colour), start, end in zip(phases, ends, ends[1:], strict=False):
+        if not (end > start).any():
+            continue  # a legend names what is drawn
         draw_bars(ax, start, end, lane, colour, label=label, edgecolor=PAPER, linewidth=edge)
     failed = ~spans.is_ok
     if failed.any():
@@ -145,7 +147,7 @@ def draw_engine(subject: Subject, axes: list[Axes]) -> bool:
     blocks.set_ylim(0, max(1.1 * float(levels.kv_used_fraction.max()), 0.01))
     blocks.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
     blocks.fmt_ydata = format_percent
-    evictions.step(levels.time_s, levels.preempted, color=VERMILLION, **line)
+    evictions.step(levels.time_s, levels.preempted, color=PURPLE, **line)
     evictions.set_ylabel("evictions")
     evictions.set_ylim(0, max(1.1 * float(levels.preempted.max()), 1))
     use_whole_numbers(evictions)

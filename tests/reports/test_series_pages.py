@@ -10,7 +10,7 @@ import pytest
 from loadgen.errors import RunFolderError
 from reports.figure_spec import draw_all
 from reports.series import render_series
-from reports.sweep_figures import SWEEP_FIGURES
+from reports.sweep_figures import sweep_figures
 from tests.reports.documents import (
     METRICS,
     sweep_of,
@@ -22,6 +22,8 @@ from tests.reports.documents import (
 )
 from tests.reports.reading import PageReader
 from tests.reports.test_exports import read_tables
+
+FIGURES = ("latency_throughput", "latency_rate", "achieved")
 
 
 def page_of(folder: Path, file_format: str = "html") -> str:
@@ -42,16 +44,17 @@ def test_a_sweep_says_where_it_saturates_and_links_the_runs(tmp_path: Path) -> N
     assert "client_late" in page.text
     assert "unstable, 12 failed" in page.text
     figures = [attributes["id"] for tag, attributes in page.elements if tag == "figure"]
-    assert figures == [f"figure-{name}" for name in SWEEP_FIGURES]
+    assert figures == [f"figure-{name}" for name in FIGURES]
 
 
 def test_a_sweep_of_one_rate_and_one_of_failures_are_drawn() -> None:
     alone = sweep_of([sweep_point(5.0)], 5.0, None, "the backlog did not grow at any rate")
-    assert len(draw_all(SWEEP_FIGURES, alone)) == 3
+    assert len(draw_all(sweep_figures(alone), alone)) == 3
     failed = sweep_point(5.0)
     for name in METRICS:
         failed["latency"][name] = failed["intervals"][name] = {}
-    drawn = draw_all(SWEEP_FIGURES, sweep_of([failed], None, None, "nothing"))
+    nothing = sweep_of([failed], None, None, "nothing")
+    drawn = draw_all(sweep_figures(nothing), nothing)
     assert [figure.name for figure in drawn] == ["achieved"]
 
 
@@ -114,7 +117,7 @@ def test_the_figures_of_a_series_are_files_too(tmp_path: Path) -> None:
     write_sweep(tmp_path)
     files = render_series(tmp_path, "pdf", "page")
     assert files is not None
-    assert set(files) == {f"{name}.pdf" for name in SWEEP_FIGURES}
+    assert set(files) == {f"{name}.pdf" for name in FIGURES}
     assert all(content.startswith(b"%PDF") for content in files.values())
     assert render_series(tmp_path, "csv") is None
 
