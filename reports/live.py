@@ -88,7 +88,7 @@ class LiveView:
             for name, (p50, p99) in percentiles(progress).items()
         ]
         parts = [
-            f"{progress.elapsed_s:.0f} s of {format_duration(self._duration_s)}",
+            self._elapsed(progress, ".0f"),
             *(f"{name} {value}" for name, value in self._counts(progress)),
             f"{format_number(self._token_rate(progress))} tok/s",
             *latencies,
@@ -96,6 +96,12 @@ class LiveView:
         late = self._late(progress)
         parts += ["draining"] * progress.is_draining + [f"INVALID so far, {late}"] * bool(late)
         return ", ".join(parts)
+
+    def _elapsed(self, progress: Progress, digits: str) -> str:
+        """`5 s of 30 s`; past the end of the plan, where requests are waited for, no share of it."""
+        elapsed, planned = f"{progress.elapsed_s:{digits}} s", format_duration(self._duration_s)
+        is_over = progress.elapsed_s > self._duration_s
+        return f"{elapsed}, all was due in {planned}" if is_over else f"{elapsed} of {planned}"
 
     def _late(self, progress: Progress) -> str:
         """Why the measurement would be invalid if it ended now; empty where it would not."""
@@ -125,7 +131,7 @@ class LiveView:
         head = Table.grid(padding=(0, 2, 0, 0))
         state = "draining" if progress.is_draining else f"{format_duration(round(left_s))} to go"
         head.add_row(
-            Text(f"  {progress.elapsed_s:5.1f} s of {format_duration(self._duration_s)}"),
+            Text(f"  {self._elapsed(progress, '5.1f')}"),
             ProgressBar(total=max(self._duration_s, 1e-9), completed=done, width=36, complete_style="cyan"),
             Text(state, style="dim"),
         )

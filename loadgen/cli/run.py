@@ -116,8 +116,10 @@ def measure_run(ctx: typer.Context, options: RunOptions, plan: Plan, interruptio
             plan = fit_to_context(plan, options, target.preflight)
             if interruption.exit_code is not None:
                 raise typer.Exit(interruption.exit_code)
-            if not options.quiet and not target.is_reference_engine:
+            shown = ctx.meta.setdefault("bench.preflight", [])  # of several runs, once
+            if not options.quiet and not target.is_reference_engine and target.urls not in shown:
                 show_preflight(target)
+                shown.append(target.urls)
             _record(ctx, options, plan, folder, target, interruption)
     except BaseException:
         if not (folder.path / "plan.parquet").exists():

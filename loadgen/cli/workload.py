@@ -106,7 +106,7 @@ def preview(ctx: typer.Context, options: PreviewOptions) -> None:  # noqa: ARG00
         f"[bold]{len(plan):,} requests[/] in {plan.span_s:.1f} s, plan {plan.digest()}, seed {options.seed}"
     )
     if rate_asked := plan.source["workload"].get("rate_per_s"):
-        console.print(f"asked     {rate_asked:g}/s")
+        console.print(f"asked     {rate_asked:g}/s{_of_sessions(plan.source['workload'])}")
     if texts := plan.source.get("texts"):
         console.print(f"texts     prompt tokens {texts['prompt_tokens']}")
     for treated, count in plan.source["limits"].items():
@@ -115,8 +115,8 @@ def preview(ctx: typer.Context, options: PreviewOptions) -> None:  # noqa: ARG00
     if realised["sessions"]:
         facts = realised["sessions"]
         console.print(
-            f"sessions  {facts['count']:,} of {facts['turns_mean']:.2f} turns: {facts['open_turns']:,} turns "
-            f"at a time of their own (open), {facts['closed_turns']:,} after an answer (closed)"
+            f"sessions  {facts['count']:,} of {facts['turns_mean']:.3g} turns: {facts['open_turns']:,} at "
+            f"a time of their own (open), {facts['closed_turns']:,} after an answer (closed)"
         )
     if realised["ideal_hit_rate"]:
         console.print(
@@ -258,7 +258,24 @@ def _histogram(bins: list[list[float]], unit: str) -> str:
 
     if not bins:
         return "none"
-    return f"{bins[0][0]:.3g} {sparkline([int(count) for _, count in bins])} {2 * bins[-1][0]:.3g}{unit}"
+    return f"{_end(bins[0][0])} {sparkline([int(count) for _, count in bins])} {_end(2 * bins[-1][0])}{unit}"
+
+
+def _end(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _of_sessions(workload: dict[str, Any]) -> str:
+    """Say what a rate means for sessions, and why a short plan stays below it; empty without them."""
+    from workloads.sessions import parse_sessions
+
+    if not workload.get("sessions"):
+        return ""
+    turns = parse_sessions(workload["sessions"]).turns.mean
+    return (
+        f" in the long run: {workload['rate_per_s'] / turns:.3g} sessions/s of {turns:.3g} turns (mean); "
+        "a session takes its time, and what is due after the end is left out: a short plan stays below"
+    )
 
 
 def _tell_goodness(goodness: dict[str, Any]) -> None:

@@ -151,3 +151,11 @@ def test_the_help_names_every_preset(capsys: pytest.CaptureFixture[str]) -> None
     text = " ".join(run(capsys, "preview", "--help")[0].split())
     for name in preset_names():
         assert name in text
+
+
+def test_a_rate_of_sessions_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    said, _ = run(capsys, "preview", "agent", "--rate", "3")
+    assert "0.25 sessions/s of 12 turns" in said
+    assert "8,192 tokens" in said
+    said, _ = run(capsys, "preview", "chat", "--rate", "3")
+    assert "sessions/s" not in said

@@ -50,6 +50,13 @@ def test_without_a_terminal_a_line_comes_every_five_seconds() -> None:
     assert "\x1b" not in shown(screen)
 
 
+def test_past_the_end_of_the_plan_it_is_no_part_of_it() -> None:
+    screen = console(is_terminal=False)
+    with LiveView(plan_requests=600, duration_s=4, console=screen) as view:
+        view.update(replace(MIDWAY, elapsed_s=5))
+    assert shown(screen).startswith("5 s, all was due in 4 s, sent")
+
+
 def test_a_line_says_counts_failures_rate_and_percentiles() -> None:
     screen = console(is_terminal=False)
     with LiveView(plan_requests=600, duration_s=30, console=screen) as view:
