@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from loadgen.stats.paired import MAX_REPLICATES
 from reports.repeat import format_named
 from reports.sides import cause_sentences, side_columns, side_rows, sides_of
 
@@ -113,5 +114,8 @@ def _print_advice(document: Mapping[str, Any], console: Console) -> None:
     )
     if document["num_planned"] and is_undecided:
         detect = 100 * document["rule"]["detect"]
-        advice = f"{document['num_planned']} pairs would find a change of {detect:g} % nine times in ten"
-        console.print(Text(f"{advice}: --repeat {document['num_planned']}"), soft_wrap=True)
+        num, found = document["num_planned"], f"would find a change of {detect:g} % nine times in ten"
+        advice = f"{num} pairs {found}: --repeat {num}"
+        if num >= MAX_REPLICATES:
+            advice = f"only more than {MAX_REPLICATES:,} pairs {found}"
+        console.print(Text(advice), soft_wrap=True)

@@ -94,7 +94,7 @@ def _sentence(causes_s: Mapping[str, float]) -> str:
     named = [
         f"{format_percent(s / total)} {cause_name(name)}" for name, s in largest if s >= MIN_SHARE * total
     ]
-    return f"{', '.join(named) or DASH} (mean E2E {format_time(total)})"
+    return f"{', '.join(named) or DASH} (mean E2E {format_time(total)}, arithmetic over the runs)"
 
 
 def draw_latencies(document: Json, axes: list[Axes]) -> bool:

@@ -191,7 +191,7 @@ def _arrivals(arrivals: Json, sessions: Json) -> str:
     asked = f" (asked: {arrivals['asked']})" if arrivals.get("asked") else ""
     only = ", without turns that waited" if sessions.get("closed_turns") else ""
     spread = f", gap CV {arrivals['gap_cv']:.2f}" if arrivals.get("gap_cv") is not None else ""
-    return f"{format_number(arrivals['rate_per_s'])} /s as sent{spread}{only}{asked}"
+    return f"{format_number(arrivals['rate_per_s'])} /s as sent, whole run{spread}{only}{asked}"
 
 
 def _little(little: Json) -> str:
@@ -265,7 +265,7 @@ def _objective(target: Json) -> str:
     verdict = {True: "met", False: "missed", None: "unknown"}[target["is_met"]]
     told = f"{name.removesuffix('_s')}.{target['statistic']} {value}, limit {_limit(target)}: {verdict}"
     certificate = target.get("certificate")
-    if certificate is None:
+    if certificate is None or not target["is_met"]:
         return told
     sureness = f"at {format_percent(certificate['confidence'])} confidence"
     if certificate["is_certified"]:
@@ -285,7 +285,7 @@ def _goodput(slo: Json) -> str:
         f"{target['metric'].removesuffix('_s')} within {_limit(target)}" for target in limits
     )
     share = format_percent(slo.get("attained_fraction"))
-    return f"{format_number(slo['goodput_per_s'])} /s: {share} of all requests had {asked}"
+    return f"{format_number(slo['goodput_per_s'])} requests/s: {share} of all requests had {asked}"
 
 
 def _fluidity(slo: Json) -> str:

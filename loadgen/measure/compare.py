@@ -215,7 +215,7 @@ def _decide(name: str, interval: tuple[float, float] | None, rule: Rule) -> Chan
 
 
 def _share_error(figures: Sequence[FigureComparison], rule: Rule) -> tuple[FigureComparison, ...]:
-    """Adjust the p values; a primary difference that does not survive Holm's rule is undecided."""
+    """Adjust the p values; a difference that does not survive that (Holm's, or BH's, rule) is undecided."""
     from scipy.stats import false_discovery_control
 
     primary = [figure for figure in figures if figure.is_primary]
@@ -229,7 +229,7 @@ def _share_error(figures: Sequence[FigureComparison], rule: Rule) -> tuple[Figur
     for figure in figures:
         p = adjusted.get(figure.name)
         p = p if p is None or not figure.is_primary else min(1.0, p * rule.num_arms)
-        is_lost = figure.is_primary and p is not None and p > ALPHA and figure.change in OPPOSITE
+        is_lost = p is not None and p > ALPHA and figure.change in OPPOSITE
         change = Change.UNDECIDED if is_lost else figure.change
         shared.append(replace(figure, change=change, p_adjusted=None if p is None else float(p)))
     return tuple(shared)

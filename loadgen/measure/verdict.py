@@ -258,10 +258,14 @@ def target_died(columns: Columns, is_alive_at_end: bool) -> Notice | None:
     tail = sent[answered[-1] + 1 :] if len(answered) else sent
     if is_alive_at_end and len(tail) < max(MIN_DEAD_REQUESTS, 0.01 * len(sent)):
         return None
-    when = f" {columns.scheduled_ns[tail[0]] / 1e9:.1f} s into the run" if len(tail) else ""
+    if not len(tail):
+        message = "the target's process ended before the run did; no request came after that."
+    else:
+        when = f" {columns.scheduled_ns[tail[0]] / 1e9:.1f} s into the run"
+        message = f"the target went away{when}: the last {len(tail)} requests were refused or reset."
     return Notice(
         code="target_died",
-        message=f"the target went away{when}: the last {len(tail)} requests were refused or reset.",
+        message=message,
         advice="Look at its log (engine.log, server.log in the run folder); requests.parquet has the rest.",
     )
 
@@ -271,7 +275,8 @@ def interrupted(status: str, worker_errors: Sequence[str]) -> Notice | None:
     if status == "complete" and not worker_errors:
         return None
     if worker_errors:
-        message = f"{len(worker_errors)} load processes broke: {worker_errors[0]}"
+        num = len(worker_errors)
+        message = f"{num} load process{'es' if num > 1 else ''} broke: {worker_errors[0]}"
     else:
         message = {
             "interrupted": "the run was stopped before its schedule had ended.",

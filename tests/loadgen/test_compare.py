@@ -118,6 +118,13 @@ def test_too_few_pairs_decide_nothing_and_say_so() -> None:
     assert any("5 pairs cannot decide 2 primary figures: 7 or more" in note for note in found.notes)
 
 
+def test_no_figure_is_called_against_its_own_test() -> None:
+    """Three pairs have a sign-flip p of 0.25 at best, which no narrow interval outweighs."""
+    base = np.array([1.0, 1.1, 1.2])
+    found = compare_arms(arm("a", base, base), arm("b", 2 * base, 2 * base), Rule(primary=("ttft.p99",)))
+    assert changes(found) == {"ttft.p99": "undecided", "e2e.mean": "undecided"}
+
+
 def test_one_pair_is_decided_by_the_intervals_of_its_runs() -> None:
     narrow = {"ttft.p99": (0.99, 1.01)}
     one = Arm(name="a", replicates=(replace(replicate(0, ttft__p99=1.0), intervals=narrow),))

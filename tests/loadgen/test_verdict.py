@@ -143,6 +143,9 @@ def test_target_died() -> None:
     healthy = make_columns(50)
     assert checks.target_died(healthy, is_alive_at_end=True) is None
     assert code_of(checks.target_died(healthy, is_alive_at_end=False)) == "target_died"
+    idle = checks.target_died(healthy, is_alive_at_end=False)
+    assert idle is not None
+    assert "no request came after that" in idle.message
 
 
 def test_interrupted() -> None:

@@ -100,7 +100,7 @@ def test_objectives_goodput_stamps_and_server_are_told() -> None:
     server = {"histograms": {"ttft_s": {"explanation": "our mean is 2 ms above the server's"}, "queue_s": {}}}
     assert words.context_lines({}, summary(slo=slo, little=little, stamps=stamps, server=server)) == [
         ("SLO", "ttft.p99 275 ms, limit 500 ms: met, not certified at 99 % confidence"),
-        ("goodput", "18.2 /s: 93 % of all requests had e2e within 1.00 s"),
+        ("goodput", "18.2 requests/s: 93 % of all requests had e2e within 1.00 s"),
         ("Little", "8.00 in flight on average, but rate times time is 6.00: the window is not steady"),
         ("stamps", "from the kernel, 88 % exact, uncertain by 11.2 ms at p99"),
         ("server", "TTFT: our mean is 2 ms above the server's"),
