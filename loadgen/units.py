@@ -25,6 +25,12 @@ def parse_duration(text: str) -> float:
     raise UsageError(f"not a duration: {text!r}; write a number with a unit, such as 500ms, 30s or 2m")
 
 
+def format_rate(per_s: float) -> str:
+    """A rate of requests in words: `1 request/s`, `18.2 requests/s`."""
+    number = f"{per_s:.4g}"
+    return f"{number} request{'' if number == '1' else 's'}/s"
+
+
 def parse_count(text: str) -> int:
     """Read a size or a count: `64Ki` is 65,536, `10k` is 10,000."""
     match = _QUANTITY.fullmatch(text.replace("_", "").replace(",", ""))

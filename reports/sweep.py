@@ -28,36 +28,59 @@ def sentences(document: Mapping[str, Any]) -> list[str]:
     return [curves[0][found]["sentence"] for found in ("saturation", "knee") if curves[0].get(found)]
 
 
+def objectives(document: Mapping[str, Any]) -> list[str]:
+    """Say of each objective at which rates it held; of invalid measurements nothing is known."""
+    told = []
+    points = _named_points(document)
+    for name in dict.fromkeys(name for _, point in points for name in point.get("met") or ()):
+        met = {at: point["met"].get(name) if point["status"] == "valid" else None for at, point in points}
+        parts = []
+        for said, wanted in (("held", True), ("missed", False), ("unknown", None)):
+            if rates := [at for at, is_met in met.items() if is_met is wanted]:
+                parts.append(f"{said} at {', '.join(rates)} requests/s")
+        told.append(f"{name} {'; '.join(parts)}")
+    return told
+
+
+def _named_points(document: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Every point with its rate, and the name of its curve where there are several."""
+    return [
+        (f"{curve['name']} {point['rate_per_s']:g}".strip(), point)
+        for curve in curves_of(document)
+        for point in curve["points"]
+    ]
+
+
 def print_sweep(document: Mapping[str, Any], console: Console, *, wide: bool = False) -> None:
     """Print the points of sweep.json by rate, and the sentences about them.
 
     wide: p90 too, and the intervals of what has one.
     """
-    latencies = WIDE_LATENCIES if wide else LATENCIES
-    table = Table(box=None, padding=(0, 1, 0, 0))
     curves = curves_of(document)
-    if len(curves) > 1:
-        table.add_column("policy")
-    for name in (
-        "asked /s",
-        "offered /s",
-        "ok /s",
-        "output tok/s",
-        *(f"{m.removesuffix('_s').upper()} {s}" for m, s in latencies),
-        "",
-    ):
-        table.add_column(name, justify="right" if name else "left")
     for curve in curves:
-        for point in curve["points"]:
-            cells = [curve["name"]] if len(curves) > 1 else []
-            rates = (point["offered_per_s"], point["ok_per_s"])
-            cells += [f"{point['rate_per_s']:.4g}", *map(format_number, rates)]
-            cells.append(format_number(point["output_tokens_per_s"]))
-            cells += [_latency(point, metric, statistic, wide) for metric, statistic in latencies]
-            table.add_row(*cells, _remark(point))
-    console.print(table)
-    for sentence in sentences(document):
+        if len(curves) > 1:
+            console.print(Text(curve["name"], style="bold"))
+        console.print(_table(curve, wide=wide))
+    points = _named_points(document)
+    for code in dict.fromkeys(code for _, point in points for code in point["reasons"]):
+        rates = ", ".join(at for at, point in points if code in point["reasons"])
+        console.print(Text(f"INVALID {code} at {rates} requests/s", style="red"), soft_wrap=True)
+    for sentence in (*objectives(document), *sentences(document)):
         console.print(Text(sentence), soft_wrap=True)
+
+
+def _table(curve: Mapping[str, Any], *, wide: bool) -> Table:
+    latencies = WIDE_LATENCIES if wide else LATENCIES
+    labels = (f"{metric.removesuffix('_s').upper()} {statistic}" for metric, statistic in latencies)
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for name in ("asked", "offered", "ok /s", "tok/s", *labels, ""):
+        table.add_column(name, justify="right" if name else "left")
+    for point in curve["points"]:
+        rates = (point["offered_per_s"], point["ok_per_s"], point["output_tokens_per_s"])
+        cells = [f"{point['rate_per_s']:.4g}", *map(format_number, rates)]
+        cells += [_latency(point, metric, statistic, wide) for metric, statistic in latencies]
+        table.add_row(*cells, _remark(point))
+    return table
 
 
 def _latency(point: Mapping[str, Any], metric: str, statistic: str, wide: bool) -> str:
@@ -70,7 +93,7 @@ def _latency(point: Mapping[str, Any], metric: str, statistic: str, wide: bool) 
 
 def _remark(point: Mapping[str, Any]) -> Text:
     if point["status"] != "valid":
-        return Text(f"INVALID {' '.join(point['reasons'])}", style="red")
+        return Text("INVALID", style="red")
     if not point["is_stable"]:
         return Text("unstable", style="yellow")
     return Text(f"{point['failed']} failed", style="yellow") if point["failed"] else Text("")

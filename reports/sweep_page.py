@@ -9,7 +9,7 @@ from typing import Any
 from loadgen.measure.replicates import read_document
 from reports.pages import Cell, SeriesPage, Table, run_link
 from reports.quantities import format_count, format_number, format_time
-from reports.sweep import curves_of, sentences
+from reports.sweep import curves_of, objectives, sentences
 from reports.sweep_figures import sweep_figures
 
 COLUMNS = (
@@ -42,7 +42,7 @@ def describe_sweep(folder: Path) -> SeriesPage:
         badge="INVALID" if num_invalid else "VALID",
         claim=f"{told} be trusted",
         answer=f"{said[0].upper() + said[1:] if is_alone else said}.",
-        notes=[],
+        notes=[f"{sentence}." for sentence in objectives(sweep)],
         before=[
             Table(
                 heading="One run a rate",

@@ -13,6 +13,7 @@ from loadgen.errors import UsageError
 from loadgen.measure.sweep import METRICS, STATISTICS, SweepPoint, find_knee, find_saturation
 from reports.origin import Origin
 from reports.series import render_series
+from reports.sweep import objectives
 from tests.loadgen.test_preflight import MODELS, completions, server
 from tests.reports.synthetic import Story, make_run
 from tests.test_bad_input import bench
@@ -198,3 +199,14 @@ def test_a_simulated_series_says_so_and_where_it_is(
     assert page is not None
     assert "nothing was measured" in page["report.html"].decode()
     assert Origin.of([make_run(tmp_path / "live", Story(num_requests=20)).path]).simulated == ""
+
+
+def test_whether_an_objective_held_is_told_by_rate() -> None:
+    met = {2.0: True, 4.0: False, 8.0: True}
+    points = [
+        {"rate_per_s": rate, "status": "valid" if rate < 8 else "invalid", "met": {"ttft.p99": is_met}}
+        for rate, is_met in met.items()
+    ]
+    said = ["ttft.p99 held at 2 requests/s; missed at 4 requests/s; unknown at 8 requests/s"]
+    assert objectives({"points": points}) == said
+    assert objectives({"points": [{**points[0], "met": {}}]}) == []

@@ -20,6 +20,7 @@ from loadgen.measure.options import MeasureOptions
 from loadgen.measure.slo import Objective, parse_slo
 from loadgen.stats.capacity import Answer, Capacity, Evidence, Trial
 from loadgen.store import Run
+from loadgen.units import format_rate
 
 CAPACITY_SCHEMA_VERSION = 1
 MAX_FAILED_SHARE = 0.01
@@ -191,14 +192,16 @@ def say(capacity: Capacity, lines: Sequence[str]) -> str:
         case Answer.NONE:
             return f"no passing rate: {objective} does not hold at the lowest rate tried"
         case Answer.ABOVE:
-            return f"{objective} holds up to the highest rate tried, {low:.4g} requests/s"
+            assert low is not None
+            return f"{objective} holds up to the highest rate tried, {format_rate(low)}"
         case Answer.BRACKET:
+            assert low is not None
             return (
-                f"{objective} held at {low:.4g} requests/s and not at {high:.4g}: one replicate, "
+                f"{objective} held at {format_rate(low)} and not at {high:.4g}: one replicate, "
                 "so that no confidence can be stated"
             )
         case Answer.UNDECIDED:
-            known = "nothing was decided" if low is None else f"it held at {low:.4g} requests/s"
+            known = "nothing was decided" if low is None else f"it held at {format_rate(low)}"
             return f"undecided where {objective} stops to hold: {known}"
     assert low is not None
     assert high is not None

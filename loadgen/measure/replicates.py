@@ -14,6 +14,7 @@ from typing import Any
 
 from loadgen.errors import RunFolderError
 from loadgen.measure.metrics import UNITS
+from loadgen.measure.slo import met_objectives
 from loadgen.stats.replicates import OverRuns, over_runs
 from loadgen.store import Run, load
 
@@ -77,11 +78,7 @@ class Replicate:
             failed=summary["counts"]["failed"],
             figures={name: value for name, value in found.items() if value is not None},
             intervals=intervals,
-            met={
-                f"{target['metric'].removesuffix('_s')}.{target['statistic']}": target["is_met"]
-                for target in slo["targets"]
-                if target["statistic"]
-            },
+            met=met_objectives(slo),
             engine={name: value for name, value in summary["engine"].items() if value is not None},
             causes_s=dict((summary["attribution"] or {}).get("mean_s") or {}),
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -117,6 +118,15 @@ def statistic_of(sample: Sample, statistic: str) -> float | None:
     else:
         value = sample.ends()[statistic == "max"]
     return value if value is not None and np.isfinite(value) else None
+
+
+def met_objectives(slo: Mapping[str, Any]) -> dict[str, bool | None]:
+    """Which objectives of a summary on an aggregate, `ttft.p99`, held; None without samples."""
+    return {
+        f"{target['metric'].removesuffix('_s')}.{target['statistic']}": target["is_met"]
+        for target in slo["targets"]
+        if target["statistic"]
+    }
 
 
 def met_by_request(objectives: Sequence[Objective], values: Mapping[str, Floats]) -> Bools:

@@ -9,11 +9,12 @@ little more throughput. Where a rate has several runs, a point stands for all of
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
 from loadgen.measure.remarks import MIN_BACKLOG_ARRIVALS
+from loadgen.measure.slo import met_objectives
 from loadgen.stats.replicates import over_runs
 
 SWEEP_SCHEMA_VERSION = 1
@@ -26,7 +27,7 @@ class SweepPoint:
     """One rate: what was asked, what came of it. latency: metric -> statistic -> seconds, None unknown.
 
     intervals: of one run, or over the runs where there are several. is_backlog_judged: there were enough
-    requests for a growing backlog to be seen.
+    requests for a growing backlog to be seen. met: which objectives on an aggregate held, None unknown.
     """
 
     rate_per_s: float
@@ -43,6 +44,7 @@ class SweepPoint:
     intervals: dict[str, dict[str, list[float] | None]]
     runs: tuple[str, ...] = ()
     is_backlog_judged: bool = True
+    met: dict[str, bool | None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, rate_per_s: float, folder: str, summary: dict[str, Any]) -> SweepPoint:
@@ -63,6 +65,7 @@ class SweepPoint:
             intervals={name: dict(metrics[name].get("ci") or {}) for name in METRICS},
             runs=(folder,),
             is_backlog_judged=summary["counts"]["scheduled"] >= MIN_BACKLOG_ARRIVALS,
+            met=met_objectives(summary["slo"]),
         )
 
     @classmethod
@@ -93,6 +96,7 @@ class SweepPoint:
             },
             runs=tuple(run for point in points for run in point.runs),
             is_backlog_judged=any(point.is_backlog_judged for point in valid),
+            met={name: all(point.met.get(name) for point in valid) for name in valid[0].met},
         )
 
 
