@@ -16,6 +16,7 @@ from typing import Any
 from loadgen.measure.remarks import MIN_BACKLOG_ARRIVALS
 from loadgen.measure.slo import met_objectives
 from loadgen.stats.replicates import over_runs
+from loadgen.units import format_rate
 
 SWEEP_SCHEMA_VERSION = 1
 STATISTICS = ("mean", "p50", "p90", "p99")
@@ -118,18 +119,18 @@ class Saturation:
 
     def sentence(self) -> str:
         """The finding in words."""
-        if self.unstable_per_s is None and self.stable_per_s is None:
-            return "where it saturates is undecided: too few requests to see a backlog grow"
+        if self.stable_per_s is None:
+            if self.unstable_per_s is None:
+                return "where it saturates is undecided: too few requests to see a backlog grow"
+            return f"the backlog grew at every rate: saturation lies below {format_rate(self.unstable_per_s)}"
         if self.unstable_per_s is None:
             return (
-                f"no backlog was seen to grow, up to {self.stable_per_s:g} requests/s: saturation lies above"
+                f"no backlog was seen to grow, up to {format_rate(self.stable_per_s)}: saturation lies above"
                 ", if the runs were long enough to show it"
             )
-        if self.stable_per_s is None:
-            return f"the backlog grew at every rate: saturation lies below {self.unstable_per_s:g} requests/s"
         return (
-            f"saturation lies between {self.stable_per_s:g} requests/s (backlog steady) "
-            f"and {self.unstable_per_s:g} requests/s (backlog grows)"
+            f"saturation lies between {format_rate(self.stable_per_s)} (backlog steady) "
+            f"and {format_rate(self.unstable_per_s)} (backlog grows)"
         )
 
 
@@ -158,7 +159,7 @@ class Knee:
     def sentence(self) -> str:
         """The finding in words."""
         where = ", the end of the rates measured" if self.is_at_end else ""
-        return f"knee at {self.rate_per_s:g} requests/s{where} (most throughput per mean latency)"
+        return f"knee at {format_rate(self.rate_per_s)}{where} (most throughput per mean latency)"
 
 
 def find_knee(points: Sequence[SweepPoint]) -> Knee | None:
