@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from loadgen.errors import RunFolderError
+from loadgen.measure.replicates import read_document
+from reports.compare import print_comparison
 from reports.figure_spec import draw_all
 from reports.series import render_series
 from reports.sweep_figures import sweep_figures
@@ -83,6 +87,22 @@ def test_a_comparison_says_its_verdicts_and_escapes_names(tmp_path: Path) -> Non
     assert "7 paired seeds, sign-flip p = 0.008 (Holm 0.016)" in html
     assert "left out: run-a: client_late" in html
     assert "No pair of valid runs" in html
+
+
+def test_many_arms_are_parted_into_tables_that_fit(tmp_path: Path) -> None:
+    write_comparison(tmp_path)
+    document = read_document(tmp_path / "compare.json")
+    arm = document["sides"][0]
+    names = [f"policy-{number}-of-nine" for number in range(9)]
+    document |= {"sides": [{**arm, "name": name} for name in names], "num_planned": 0}
+    console = Console(file=io.StringIO(), width=80)
+    print_comparison(document, console)
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    heads = [line.split() for line in lines if line.startswith("figure")]
+    assert len(heads) > 1
+    assert [name for head in heads for name in head[1:]] == names
 
 
 def test_a_repeat_says_its_interval_and_which_run_is_left_out(tmp_path: Path) -> None:
