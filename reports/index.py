@@ -12,6 +12,7 @@ from typing import Any
 
 from loadgen.measure.replicates import read_document
 from reports import words
+from reports.origin import describe_series, what_was_measured
 from reports.pages import page_template
 from reports.quantities import DASH, format_number, format_percent, format_time
 from reports.series import DOCUMENTS
@@ -62,7 +63,7 @@ def _list_series(path: Path) -> ListedRun:
         link=_link(folder),
         verdict=path.stem.upper(),
         codes=words.printable(found),
-        target="",
+        target=describe_series(folder),
         cells=[],
     )
 
@@ -79,15 +80,12 @@ def _list_run(folder: Path) -> ListedRun:
         return ListedRun(
             name=folder.name, link=link, verdict="unreadable", codes=str(exc), target="", cells=[]
         )
-    target = run.manifest.get("target") or {}
     return ListedRun(
         name=folder.name,
         link=link,
         verdict=words.status(summary) if summary else str(run.manifest["status"]),
-        codes=", ".join(notice.code for notice in words.notices(summary)) if summary else "no summary yet",
-        target=words.printable(
-            f"{target.get('model') or ''} {target.get('kind') or target.get('url') or ''}"
-        ),
+        codes=words.codes(summary) if summary else "no summary yet",
+        target=what_was_measured(run.manifest),
         cells=_cells(summary) if summary else [],
     )
 

@@ -92,6 +92,14 @@ def notices(summary: Json) -> list[Notice]:
     ]
 
 
+def codes(summary: Json) -> str:
+    """The codes of the verdict in a line; those of warnings are said to be that."""
+    listed = notices(summary)
+    told = [notice.code for notice in listed if notice.severity != "warning"]
+    warns = [notice.code for notice in listed if notice.severity == "warning"]
+    return "; ".join(filter(None, (", ".join(told), "warns: " * bool(warns) + ", ".join(warns))))
+
+
 def answer(summary: Json) -> str:
     """Say in one sentence what latency users get at this rate; where nothing succeeded, say that."""
     counts, rates, metrics = summary["counts"], summary["rates"], summary["metrics"]

@@ -31,18 +31,23 @@ def list_runs(out: Out = Path("runs")) -> None:
         if (folder / "manifest.json").exists():
             typer.echo(describe_run(folder))
         elif series := describe_series(folder):
-            typer.echo(f"{folder}  {series}")
+            from reports.origin import describe_series as describe_runs
+
+            typer.echo(f"{folder}  {series}  {describe_runs(folder)}".rstrip())
 
 
 def describe_series(folder: Path) -> str:
     """What a folder of several runs is, `sweep of 4 runs`; empty for any other."""
     kinds = [kind for kind in SERIES if (folder / f"{kind}.json").exists()]
-    return f"{kinds[0]} of {len(list(folder.glob('**/manifest.json')))} runs" if kinds else ""
+    num = len(list(folder.glob("**/manifest.json")))
+    return f"{kinds[0]} of {num} run{'s' * (num != 1)}" if kinds else ""
 
 
 def describe_run(folder: Path) -> str:
     """One run in one line."""
     from loadgen.store import load
+    from reports import words
+    from reports.origin import rate_of, what_was_measured
 
     try:
         run = load(folder)
@@ -50,10 +55,12 @@ def describe_run(folder: Path) -> str:
     except RunFolderError as exc:
         return f"{folder}  unreadable: {exc}"
     verdict = (summary.get("verdict") or {}).get("status", "not judged")
+    codes = f" ({words.codes(summary)})" if summary and words.notices(summary) else ""
     num_ok, num = (str((summary.get("counts") or {}).get(name, "?")) for name in ("ok", "scheduled"))
-    target = run.manifest.get("target") or {}
-    what = target.get("url") or target.get("model") or "?"
-    return f"{folder}  {run.manifest['status']}  {verdict}  {num_ok}/{num} ok  {what}"
+    rate = rate_of(run.manifest)
+    told = [str(folder), run.manifest["status"], f"{verdict}{codes}", f"{num_ok}/{num} ok"]
+    told += [f"{rate:.4g} /s"] if rate else []
+    return "  ".join([*told, what_was_measured(run.manifest)])
 
 
 @app.command("show")

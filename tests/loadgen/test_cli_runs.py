@@ -30,7 +30,11 @@ def test_import_list_show_export(tmp_path: Path, capsys: pytest.CaptureFixture[s
     folder = imported(tmp_path, capsys)
     assert folder.parent == tmp_path / "runs"
     code, out, _ = runs(capsys, "list", "--out", tmp_path / "runs")
-    assert (code, out) == (0, f"{folder}  complete  valid  3/4 ok  org/model\n")
+    assert code == 0
+    said = (
+        "complete  valid (failures; warns: too_few_samples, closed_loop, imported)  3/4 ok  import, org/model"
+    )
+    assert out == f"{folder}  {said}\n"
     code, out, _ = runs(capsys, "show", folder, "--json")
     assert code == 0
     assert json.loads(out)["counts"]["ok"] == 3
@@ -53,6 +57,17 @@ def test_a_series_is_listed_with_the_number_of_its_runs(
     (folder / "sweep.json").write_text("{}")
     (tmp_path / "other").mkdir()
     assert runs(capsys, "list", "--out", tmp_path)[1] == f"{folder}  sweep of 2 runs\n"
+
+
+def test_a_simulated_series_is_listed_with_rates_policies_and_verdicts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--simulate", "--rates", "5,10", "--requests", "20", "--policy", "vllm-v1,static", "--quiet")
+    with pytest.raises(SystemExit):
+        main(["sweep", *flags, "--out", str(tmp_path)])
+    _, out, _ = runs(capsys, "list", "--out", tmp_path)
+    said = "sweep of 4 runs  4 of 4 valid  5, 10 /s  simulated cpu-tiny, static; simulated cpu-tiny, vllm-v1"
+    assert out.splitlines()[-1].endswith(said)
 
 
 def test_a_folder_that_cannot_be_read_is_listed_as_such(

@@ -112,3 +112,9 @@ def test_a_simulation_is_never_called_a_measurement() -> None:
     assert words.claim({"target": {"kind": "url"}}, valid) == "the measurement can be trusted"
     assert words.claim({}, {"verdict": {"status": "invalid"}}) == "the measurement cannot be trusted"
     assert "nothing was measured" in words.claim({"target": {"kind": "simulated engine"}}, valid)
+
+
+def test_codes_tell_warnings_from_what_was_found() -> None:
+    verdict = {"warnings": [{"code": "few"}], "findings": [{"code": "unstable"}], "reasons": []}
+    assert words.codes({"verdict": verdict}) == "unstable; warns: few"
+    assert words.codes({"verdict": {}}) == ""
