@@ -210,3 +210,15 @@ def test_whether_an_objective_held_is_told_by_rate() -> None:
     said = ["ttft.p99 held at 2 requests/s; missed at 4 requests/s; unknown at 8 requests/s"]
     assert objectives({"points": points}) == said
     assert objectives({"points": [{**points[0], "met": {}}]}) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "hidden", "shown"), [("sweep", "--trace ", "--rates"), ("run", "", "--trace ")]
+)
+def test_help_lists_no_flag_that_is_refused(
+    command: str, hidden: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(command, "--help") == 0
+    said = capsys.readouterr().out
+    assert shown in said
+    assert not hidden or hidden not in said

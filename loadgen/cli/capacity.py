@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -55,6 +55,8 @@ PRESENTATION = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityOptions(RunOptions):
     """The flags of a run; `--rate` is where the search starts, `--repeat` fixes the number of replicates."""
+
+    REFUSED: ClassVar = ("trace", "concurrency", "max_in_flight")
 
     budget: Annotated[
         float,

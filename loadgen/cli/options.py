@@ -8,6 +8,7 @@ of precedence, and the origin of every value is kept for the manifest.
 # ruff: noqa: RUF009 (`flag` makes a dataclass field)
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import inspect
@@ -333,7 +334,7 @@ Options = TypeVar("Options")
 
 
 def takes_options(command: Callable[[typer.Context, Options], None]) -> Callable[..., None]:
-    """Give a typer command the fields of its `options`, a dataclass, as flags."""
+    """Give a typer command the fields of its `options`, a dataclass, as flags; those REFUSED are hidden."""
     kind: Any = get_type_hints(command)["options"]
     hints = get_type_hints(kind, include_extras=True)
     parameters = [inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)]
@@ -343,7 +344,9 @@ def takes_options(command: Callable[[typer.Context, Options], None]) -> Callable
             default = inspect.Parameter.empty
         annotation = hints[option.name]
         if "flag" in option.metadata:
-            annotation = Annotated[annotation, option.metadata["flag"]]
+            about = copy.copy(option.metadata["flag"])
+            about.hidden = option.name in getattr(kind, "REFUSED", ())
+            annotation = Annotated[annotation, about]
         parameters.append(
             inspect.Parameter(
                 option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation

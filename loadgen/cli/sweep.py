@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -38,6 +38,8 @@ MAX_POINTS = 200
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepOptions(RunOptions):
     """The flags of a run, and the rates in place of one."""
+
+    REFUSED: ClassVar = ("rate", "trace", "concurrency")
 
     rates: Annotated[
         str | None,
