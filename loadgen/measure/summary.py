@@ -195,6 +195,12 @@ def certify_objective(measured: Measured, objective: Objective) -> dict[str, Any
     return asdict(certify(sample.num_values, num_misses, objective.percentile, n_eff=n_eff))
 
 
+def is_certified(measured: Measured, objective: Objective) -> bool:
+    """Whether an objective is met beyond doubt: fewer values do for that than to say where it lies."""
+    certificate = certify_objective(measured, objective)
+    return certificate is not None and certificate["is_certified"]
+
+
 def apply_littles_law(measured: Measured) -> dict[str, float | None]:
     """Requests in flight beside rate times time in flight, inside the window: equal where the run is steady.
 
@@ -256,7 +262,7 @@ def judge(
         late if options.is_open_loop else None,
         checks.client_slow(*stamps),
         None if stopped or died else checks.arrivals_mismatch(arrivals),
-        *(too_few_samples(measured, objective) for objective in options.named),
+        *(too_few_samples(measured, named) for named in options.named if not is_certified(measured, named)),
         steady if options.named else None,
         checks.token_mismatch(columns, is_prompt_exact=estimate is None),
         # What texts of one's own share is not known.
