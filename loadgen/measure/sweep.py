@@ -121,7 +121,7 @@ class Saturation:
         """The finding in words."""
         if self.stable_per_s is None:
             if self.unstable_per_s is None:
-                return "where it saturates is undecided: too few requests to see a backlog grow"
+                return "where it saturates is undecided: no valid run was long enough to see a backlog grow"
             return f"the backlog grew at every rate: saturation lies below {format_rate(self.unstable_per_s)}"
         if self.unstable_per_s is None:
             return (
