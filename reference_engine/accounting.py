@@ -219,10 +219,11 @@ class Accountant:
         _, computed, everything = self._parts
         prompts = computed
         if load.decode_seqs:
-            prompts = self._measure(Load(0, 0, load.prefill_seqs, load.prefill_tokens, load.prefill_pairs))
+            prompts = self._measure(load._replace(decode_seqs=0, decode_context=0, swap_blocks=0))
         for sequence, num_tokens in plan.prefills:
             before, works = sequence.num_computed, self._prompts[sequence.handle].works
-            own = self._measure(Load(0, 0, 1, num_tokens, pairs_of(before, num_tokens)))
+            alone = Load(0, 0, 1, num_tokens, pairs_of(before, num_tokens), 0, load.after_idle)
+            own = self._measure(alone)
             num_again = min(sequence.high_water, before + num_tokens) - before
             again = own * 0
             if num_again > 0:

@@ -33,9 +33,10 @@ Loads = Mapping[str, NDArray[np.int64]]  # many loads: a column for each field o
 
 def features(load: Load) -> NDArray[np.int64]:
     """Return how often each coefficient of Weights counts, in the order of its fields, then copied blocks."""
-    decodes, context, prompts, tokens, pairs, copies = load
+    decodes, context, prompts, tokens, pairs, copies, after_idle = load
     has_work, is_mixed = decodes + prompts > 0, decodes > 0 and prompts > 0
-    return np.array([has_work, decodes, context, prompts, tokens, pairs, is_mixed, copies], np.int64)
+    row = [has_work, decodes, context, prompts, tokens, pairs, is_mixed, after_idle, copies]
+    return np.array(row, np.int64)
 
 
 def features_of(loads: Loads) -> NDArray[np.int64]:
@@ -49,6 +50,7 @@ def features_of(loads: Loads) -> NDArray[np.int64]:
         loads["prefill_tokens"],
         loads["prefill_pairs"],
         (decodes > 0) & (prompts > 0),
+        loads["after_idle"],
         loads["swap_blocks"],
     ]
     return np.column_stack(columns).astype(np.int64)
@@ -56,7 +58,10 @@ def features_of(loads: Loads) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """Picoseconds for each unit of a load. mixed: once, where decodes and prompts share a step."""
+    """Picoseconds for each unit of a load.
+
+    mixed: once, where decodes and prompts share a step. cold: once, where the engine was idle before it.
+    """
 
     base: int = 0
     per_decode: int = 0
@@ -65,6 +70,7 @@ class Weights:
     per_token: int = 0
     per_pair: int = 0
     mixed: int = 0
+    cold: int = 0
 
     def as_vector(self) -> NDArray[np.int64]:
         """Return the prices of the features of a load, in their order; copies of blocks have none."""
@@ -74,7 +80,7 @@ class Weights:
         cost = self.base + self.per_decode * load.decode_seqs + self.per_context * load.decode_context
         if load.prefill_seqs:
             cost += self.per_prompt * load.prefill_seqs + self.per_token * load.prefill_tokens
-            cost += self.per_pair * load.prefill_pairs
+            cost += self.per_pair * load.prefill_pairs + self.cold * load.after_idle
             if load.decode_seqs:
                 cost += self.mixed
         return cost
@@ -175,7 +181,7 @@ def parse_cost(text: str) -> Profile:
     return Profile(name=text.strip(), origin="stated", work=Weights(**memory), bound=Weights(**every))
 
 
-COEFFICIENTS = ("base", "per_seq", "per_token", "per_context", "per_pair", "mixed")
+COEFFICIENTS = ("base", "per_seq", "per_token", "per_context", "per_pair", "mixed", "cold")
 
 
 def _parse_coefficients(inner: str, whole: str) -> dict[str, int]:

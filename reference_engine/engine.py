@@ -133,6 +133,7 @@ class Engine:
             load.prefill_seqs,
             load.prefill_pairs,
             load.swap_blocks,
+            load.after_idle,
             BLOCKED[plan.blocked],
         )
         if self._checker is not None:

@@ -40,6 +40,7 @@ class Scheduler:
         self.num_finished = 0
         self.num_steps = 0
         self.last_decode_step = -1
+        self._is_after_idle = False
 
     @property
     def has_work(self) -> bool:
@@ -60,6 +61,7 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Queue a new request that is servable."""
         self.num_arrived += 1
+        self._is_after_idle |= not self.has_work
         self.state.waiting.add(sequence)
 
     def cancel(self, sequence: Sequence, reason: FinishReason = FinishReason.CANCELLED) -> None:
@@ -79,7 +81,8 @@ class Scheduler:
 
     def schedule(self) -> StepPlan:
         """Decide the next step. Requests may be admitted and evicted; nothing is computed yet."""
-        plan = StepPlan(budget=self.policy.step_tokens)
+        plan = StepPlan(budget=self.policy.step_tokens, is_after_idle=self._is_after_idle)
+        self._is_after_idle = False
         for phases in self.policy.budget.attempts(self.state):
             for phase in phases:
                 match phase:

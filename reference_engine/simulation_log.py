@@ -123,6 +123,7 @@ class StepRows:
                 load["prefill_seqs"],
                 load["prefill_pairs"],
                 load["swap_blocks"],
+                load["after_idle"],
                 blocked,
             ]
         )

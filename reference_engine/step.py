@@ -31,7 +31,8 @@ class Load(NamedTuple):
 
     decode_context: tokens that the decodes read, their own included. prefill_seqs: prompts that a part is
     computed of. prefill_pairs: for each token of such a part the tokens before it, and itself, summed.
-    swap_blocks: blocks copied between device and host.
+    swap_blocks: blocks copied between device and host. after_idle: 1 where the engine had nothing to do when
+    the first of these requests came, so that no cache of the processor is warm.
     """
 
     decode_seqs: int = 0
@@ -40,6 +41,7 @@ class Load(NamedTuple):
     prefill_tokens: int = 0
     prefill_pairs: int = 0
     swap_blocks: int = 0
+    after_idle: int = 0
 
 
 def pairs_of(num_before: int, num_tokens: int) -> int:
@@ -79,6 +81,7 @@ class StepPlan:
     num_prefill_tokens: int = 0
     cohort_seqs: int = 0
     cohort_context: int = 0
+    is_after_idle: bool = False
 
     @property
     def has_work(self) -> bool:
@@ -125,4 +128,5 @@ class StepPlan:
             self.num_prefill_tokens,
             pairs,
             len(self.swap_in) + len(self.swap_out),
+            int(self.is_after_idle),
         )

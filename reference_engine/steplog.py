@@ -44,6 +44,7 @@ STEP_COLUMNS = (
     "prefill_seqs",
     "prefill_pairs",
     "swap_blocks",
+    "after_idle",
 )
 NUM_VALUES = len(STEP_COLUMNS) + 1  # of a row of a log: the code of what blocked comes last
 BLOCKED: dict[Constraint | None, int] = {None: 0} | {c: code for code, c in enumerate(Constraint, 1)}

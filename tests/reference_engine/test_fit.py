@@ -19,7 +19,7 @@ from tests.reference_engine.simulated import make_plan, simulate
 from tests.reference_engine.stub import make_sequence, stub_engine
 
 CONFIG = EngineConfig(kv_tokens=16_000, max_batch=32, chunk_tokens=128, max_model_len=2048)
-COST = "affine(base=3ms,per_seq=90us,per_token=25us,per_context=60ns,per_pair=20ns,mixed=0.4ms)"
+COST = "affine(base=3ms,per_seq=90us,per_token=25us,per_context=60ns,per_pair=20ns,mixed=0.4ms,cold=0.7ms)"
 TRUTH = parse_cost(COST).work
 
 
