@@ -23,8 +23,12 @@ from reference_engine.fit import fit_folder
 BENCH = (sys.executable, "-c", "from loadgen.cli import main; main()", "run")
 POLICIES = "vllm-v1,sarathi,vllm-v0,sglang,static"
 FIGURES = (("ttft_s", "p50"), ("ttft_s", "p99"), ("itl_s", "p50"), ("itl_s", "p99"))
-FIT = ("--input-tokens", "lognormal(median=150,p99=900)", "--output-tokens", "lognormal(median=60,p99=300)")
-FIT_RATE = "10"
+# In bursts, so that the steps seen have from one to many requests in them.
+FIT = (
+    *("--arrival", "gamma(cv=4)"),
+    *("--input-tokens", "lognormal(median=100,p99=800)", "--output-tokens", "lognormal(median=50,p99=250)"),
+)
+FIT_RATE = "16"
 BELOW, GOAL_BELOW, GOAL_ABOVE = 0.8, 0.10, 0.25
 
 Summary = dict[str, Any]
@@ -66,9 +70,9 @@ def fit(out: Path, seconds: float, profile: Path | None) -> Path:
     print(f"residual: {100 * residual:.1f} % of the summed E2E of that run\n")
     if profile is not None:
         notes = (
-            "one thread of torch, random weights of shape tiny, prompts of 150, answers of 60 tokens at the"
-            f" median, {FIT_RATE} requests/s for {seconds:g} s; CPU pressure {pressure(folder)}. Steps that"
-            " something else disturbed are left out of the fit, but not of the held-out error."
+            "one thread of torch, random weights of shape tiny, prompts of 100, answers of 50 tokens at the"
+            f" median, {FIT_RATE} requests/s in bursts for {seconds:g} s; CPU pressure {pressure(folder)}."
+            " Steps that something else disturbed are left out of the fit, but not of the held-out error."
         )
         named = msgspec.structs.replace(fitted, name=profile.stem, notes=notes)
         profile.write_bytes(msgspec.json.format(msgspec.json.encode(named), indent=2) + b"\n")

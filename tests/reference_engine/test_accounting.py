@@ -65,6 +65,13 @@ def test_a_request_alone_is_all_its_own_work() -> None:
     assert spent_s(outcomes, [0])["own"] * 1e9 == outcomes.stamps_ns[0][-1]
 
 
+def test_a_cold_start_is_the_own_work_of_who_woke_the_engine() -> None:
+    cost = "affine(base=8ms,cold=5ms)"
+    outcomes = simulate(CONFIG, make_plan([0.0, 0.02, 2.0], 100, 10), cost)
+    own = [spent_s(outcomes, [row])["own"] for row in range(3)]
+    assert own == pytest.approx([0.085, 0.08, 0.085])
+
+
 def test_batch_mates_and_prompts_are_told_apart() -> None:
     cost = "affine(base=8ms,per_seq=1ms,per_token=0.1ms)"
     outcomes = simulate(
