@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.cli import main
-from tests.loadgen.test_preflight import MODELS, completions, server
+from tests.loadgen.answering import MODELS, completions, server
 
 
 def bench(*arguments: str | Path) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.loadgen.test_preflight import MODELS, Routes, completions, server
+from tests.loadgen.answering import MODELS, Routes, completions, server
 from tests.loadgen.test_target import free_port
 from tests.reports.reading import PageReader
 from tests.test_bad_input import bench

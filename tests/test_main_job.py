@@ -17,7 +17,7 @@ import pytest
 
 import loadgen
 from loadgen.records import column_names
-from tests.loadgen.test_preflight import MODELS, completions, server
+from tests.loadgen.answering import MODELS, completions, server
 
 ROOT = Path(__file__).parent.parent
 BUSY_MACHINE = {"client_late", "client_slow"}  # what a machine shared with other work may be told

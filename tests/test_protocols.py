@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.loadgen.test_preflight import Answer, Routes, server
+from tests.loadgen.answering import Answer, Routes, server
 from tests.test_main_job import bench, only_run
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "endpoints"

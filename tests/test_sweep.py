@@ -14,7 +14,7 @@ from loadgen.measure.sweep import METRICS, STATISTICS, SweepPoint, find_knee, fi
 from reports.origin import Origin
 from reports.series import render_series
 from reports.sweep import objectives
-from tests.loadgen.test_preflight import MODELS, completions, server
+from tests.loadgen.answering import MODELS, completions, server
 from tests.reports.synthetic import Story, make_run
 from tests.test_bad_input import bench
 

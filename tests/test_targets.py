@@ -15,7 +15,7 @@ from loadgen.cli.opened import OpenedTarget
 from loadgen.cli.options import RunOptions
 from loadgen.endpoints.openai import Chat
 from loadgen.preflight import Preflight
-from tests.loadgen.test_preflight import MODELS, Routes, completions, server
+from tests.loadgen.answering import MODELS, Routes, completions, server
 from tests.test_main_job import bench, only_run
 
 pytestmark = pytest.mark.load
@@ -26,7 +26,7 @@ LOAD = ("run", "--rate", "20", "--requests", "10", "--output-tokens", "4", "--wo
 SERVER = """
 import json, os, sys
 sys.path.insert(0, os.environ["ROOT"])
-from tests.loadgen.test_preflight import MODELS, completions, make_server
+from tests.loadgen.answering import MODELS, completions, make_server
 print("my key is", os.environ["BENCH_API_KEY"], flush=True)
 routes = {"/health": (200, "text/plain", b"ok"), "/v1/models": MODELS, "/v1/completions": completions()}
 make_server(int(sys.argv[1]), routes).serve_forever()

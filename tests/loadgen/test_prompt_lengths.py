@@ -16,7 +16,7 @@ from loadgen.endpoints import ENDPOINTS
 from loadgen.errors import UsageError
 from loadgen.preflight import Preflight, probe
 from loadgen.prompt_lengths import count_by_file, find_lengths, fit_lengths
-from tests.loadgen.test_preflight import MODELS, Answer, completions, server, sse
+from tests.loadgen.answering import MODELS, Answer, completions, server, sse
 from workloads import Workload
 from workloads.prompts import universal_words
 

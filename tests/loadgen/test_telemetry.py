@@ -16,7 +16,7 @@ import pytest
 
 from loadgen.clock import now_ns
 from loadgen.telemetry import Sample, Telemetry, _read_page, open_gpus, parse_metrics, sample_process
-from tests.loadgen.test_preflight import Answer, server
+from tests.loadgen.answering import Answer, server
 
 PAGES = Path(__file__).parent / "metrics"
 
