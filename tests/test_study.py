@@ -140,6 +140,8 @@ def test_a_study_reads_no_settings_and_says_so(tmp_path: Path, monkeypatch: pyte
     refuse_settings(Path("bench.toml"))
     Path("bench.toml").write_text("[study]\nseed = 3\n")
     assert bench("study", "--out", "runs") == 2
+    Path("bench.toml").write_text("rate = [\n")
+    assert bench("study", "--out", "runs") == 2
     Path("bench.toml").unlink()
     assert bench("study", "--seed", "-1", "--out", "runs") == 2
     assert not Path("runs").exists()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from loadgen.cli.options import read_toml
 from loadgen.cli.report import newest, write
 from loadgen.errors import UsageError
 
@@ -104,12 +104,7 @@ def read_gate(path: Path | None) -> dict[str, Any]:
     path = path or (Path("bench.toml") if Path("bench.toml").is_file() else None)
     if path is None:
         return {}
-    try:
-        found = tomllib.loads(path.read_text(encoding="utf-8")).get("check", {})
-    except OSError as exc:
-        raise UsageError(f"cannot read {path}: {exc.strerror}") from exc
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-        raise UsageError(f"{path} is not TOML: {exc}") from exc
+    found = read_toml(path).get("check", {})
     kinds = {"assert": list, "baseline": str, "noise": str}
     for key, value in found.items() if isinstance(found, dict) else [("check", found)]:
         if key not in kinds or not isinstance(value, kinds[key]):

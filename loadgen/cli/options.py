@@ -135,17 +135,22 @@ def _timeout(default_s: float, text: str, parse: Any = _above_zero) -> Any:
     return flag("Timeouts", default_s, text, parse=parse, show_default=f"{default_s:g}s")
 
 
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a file of settings; UsageError where it cannot be read or is no TOML."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise UsageError(f"cannot read {path}: {exc.strerror}") from exc
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        raise UsageError(f"{path} is not TOML: {exc}") from exc
+
+
 def _read_config(ctx: typer.Context, path: Path | None) -> Path | None:
     """Make the keys of a TOML file the defaults of the flags of the same names; every value is checked."""
     path = path or (Path("bench.toml") if Path("bench.toml").is_file() else None)
     if path is None:
         return None
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as exc:
-        raise UsageError(f"cannot read {path}: {exc.strerror}") from exc
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-        raise UsageError(f"{path} is not TOML: {exc}") from exc
+    values = read_toml(path)
     values.pop("check", None)  # the gate's own table
     parameters = {parameter.name: parameter for parameter in ctx.command.params}
     ctx.default_map = {}

@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import threading
-import tomllib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from datetime import UTC, datetime
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadgen.cli.options import RunOptions
+from loadgen.cli.options import RunOptions, read_toml
 from loadgen.cli.serve import require_engine
 from loadgen.cli.several import make_folder, write_document
 from loadgen.cli.signals import Interruption
@@ -84,7 +83,7 @@ def study(
 
 def refuse_settings(path: Path) -> None:
     """What a study runs is fixed: it reads no settings, and does not pass over those meant for it."""
-    if path.is_file() and "study" in tomllib.loads(path.read_text(encoding="utf-8")):
+    if path.is_file() and "study" in read_toml(path):
         raise UsageError(f"{path}: study is a table; bench study takes its settings from flags alone")
 
 
