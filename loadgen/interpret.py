@@ -331,19 +331,19 @@ def _stamp(
 def _lower_ns(exchange: Exchange, answer: Reading, event: int) -> int:
     """The earliest that an event can have come.
 
-    A stamp is that of the last bytes of its chunk. Where two reads share one (the kernel merges segments and
-    keeps the newer stamp), only the second is exact.
+    A kernel's stamp is that of the last bytes of its chunk, and exact for an event that ends there. Where two
+    reads share one (the kernel merges segments and keeps the newer stamp), only the second is exact. Any
+    other event came after all reads before, and after the transport last knew that nothing was there.
     """
     stamps, chunk = exchange.stamps, answer.chunks[event]
     stamp = stamps[chunk]
     is_shared = chunk + 1 < len(stamps) and stamps[chunk + 1] == stamp
-    if answer.lasts[event] and not is_shared:
+    if answer.lasts[event] and not is_shared and exchange.stamp_source == "kernel":
         return stamp
-    for earlier in range(chunk - 1, -1, -1):
-        if stamps[earlier] < stamp:
-            return stamps[earlier]
+    since = exchange.since_ns[chunk]
     sent = exchange.written_ns or exchange.sent_ns
-    return min(stamp, exchange.scheduled_ns if sent is None else sent)
+    before = next((earlier for earlier in reversed(stamps[:chunk]) if earlier < stamp), sent)
+    return min(stamp, since if before is None else max(since, before))
 
 
 def _offset(instant_ns: int | None, epoch_ns: int) -> int | None:

@@ -21,7 +21,7 @@ from loadgen.transport.base import Exchange
 
 MAX_KEPT_BYTES = 64 << 20
 EXCHANGE_BYTES = 1_200  # what a request costs beside its chunks (measured)
-STAMP_BYTES = 140  # what a chunk costs beside its bytes: an object header, two ints and three list slots
+STAMP_BYTES = 180  # what a chunk costs beside its bytes: an object header, three ints and four list slots
 MAX_SAMPLES = 256  # of each kind between two reports
 FIRST_GUESS_NS_PER_BYTE = 50.0
 SLOWER, FASTER = 1.08, 0.98  # settles where four of five take less; one that lost its CPU moves it no further

@@ -292,7 +292,7 @@ def record_of(exchange: Exchange, endpoint: Endpoint, epoch_ns: int, row: PlanRo
     try:
         return to_record(exchange, endpoint, epoch_ns=epoch_ns, row=row)
     except Exception as exc:
-        unread = replace(exchange, chunks=[], stamps=[], reads_ns=[], ended=End.MALFORMED)
+        unread = replace(exchange, chunks=[], stamps=[], reads_ns=[], since_ns=[], ended=End.MALFORMED)
         unread.error = f"bench could not read this answer, please report it: {exc!r}"
         return to_record(unread, endpoint, epoch_ns=epoch_ns, row=row)
 

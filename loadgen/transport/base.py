@@ -37,7 +37,8 @@ class Exchange:
     chunks: bytes as read, one item a read: HTTP/1.1 with head and framing where `framed`, else body bytes
     with `status` and `headers` (lower-case names) given beside them.
     stamps: when each chunk arrived, by the kernel's receive stamp where `stamp_source` is "kernel";
-    reads_ns: when this process read it. Both have one item a chunk.
+    reads_ns: when this process read it; since_ns: an instant at which nothing of it had come yet. All three
+    have one item a chunk.
     """
 
     index: int
@@ -50,6 +51,7 @@ class Exchange:
     chunks: list[bytes] = field(default_factory=list)
     stamps: list[int] = field(default_factory=list)
     reads_ns: list[int] = field(default_factory=list)
+    since_ns: list[int] = field(default_factory=list)
     stamp_source: str = "user"
     framed: bool = True
     status: int | None = None

@@ -56,8 +56,10 @@ class Connection:
         "home",
         "idle_since_ns",
         "is_persistent",
+        "left_since_ns",
         "num_bytes",
         "num_framed",
+        "read_from_ns",
         "recvmsg",
         "sock",
         "state",
@@ -71,6 +73,8 @@ class Connection:
         self.sock = sock
         self.fd = sock.fileno()
         self.recvmsg = sock.recvmsg
+        self.read_from_ns = 0  # a read took all that was there after this instant
+        self.left_since_ns = 0  # since when bytes that no read has taken may be there; 0: there are none
         self.state = State.CONNECTING
         self.idle_since_ns = 0
         self.is_persistent = False
@@ -145,13 +149,27 @@ class Connection:
             self.on_broken(errno_name(exc))
             return
         read_ns = now_ns()
+        since_ns = self.since(len(data), read_ns)
         exchange = self.exchange
         if exchange is None:
             self.close()  # at rest: the peer closed, or sent what nobody asked for
         elif not data:
             self.on_eof(read_ns)
         else:
-            self.keep(exchange, data, self.transport.stamp(ancillary, exchange, read_ns), read_ns)
+            stamp_ns = self.transport.stamp(ancillary, exchange, read_ns)
+            exchange.since_ns.append(since_ns)
+            self.keep(exchange, data, stamp_ns, read_ns)
+
+    def since(self, num_bytes: int, read_ns: int) -> int:
+        """An instant at which nothing of the read that has just been made had come."""
+        transport = self.transport
+        since_ns = self.left_since_ns or max(self.read_from_ns, transport.lookout.since_ns)
+        if num_bytes < READ_BYTES:
+            self.read_from_ns, self.left_since_ns = transport.begun_ns, 0
+        else:
+            self.left_since_ns = since_ns  # what it left behind may be as old
+        transport.begun_ns = read_ns
+        return since_ns
 
     def keep(self, exchange: Exchange, data: bytes, stamp_ns: int, read_ns: int) -> None:
         """Keep the bytes and their stamp; look into them only where they could end the response."""

@@ -9,7 +9,9 @@ limits what is in flight.
 from __future__ import annotations
 
 import asyncio
+import selectors
 import ssl
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -17,11 +19,43 @@ import httpx
 
 from loadgen.clock import now_ns
 from loadgen.transport.base import End, Exchange, TransportConfig, TransportCounts, identity_headers
+from loadgen.transport.lookout import Lookout
 from loadgen.transport.sockets import errno_name
 from loadgen.transport.tls import client_context, tls_words
 
 COARSE_WAIT_NS = 1_500_000  # asyncio sleeps in steps of a millisecond; the rest is spun
 CLOSED_EARLY = ("peer closed connection", "Server disconnected", "Connection closed")
+
+
+class _Selector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
+    """asyncio's selector, which notes what each look at the sockets says of the time before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lookout = Lookout()
+        # What a look reports reaches the answer's task a turn or two of the loop later, and before it sleeps.
+        self._since_ns = deque([self.lookout.since_ns], maxlen=3)
+
+    @property
+    def since_ns(self) -> int:
+        """An instant at which nothing of what is handed out now had come."""
+        return self._since_ns[0]
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        asked_ns = now_ns()
+        ready: list[tuple[selectors.SelectorKey, int]] = super().select(0)
+        if ready or timeout == 0:
+            self.lookout.looked(asked_ns)
+        else:
+            ready = super().select(timeout)
+            self.lookout.woke(asked_ns)
+            self._since_ns.clear()
+        self._since_ns.append(self.lookout.since_ns)
+        return ready
+
+    def close(self) -> None:
+        self.lookout.close()
+        super().close()
 
 
 class _Read:
@@ -44,7 +78,8 @@ class HttpxTransport:
     def __init__(self, config: TransportConfig, on_end: Callable[[Exchange], None]) -> None:
         self.counts = TransportCounts()
         self._on_end = on_end
-        self._loop = asyncio.new_event_loop()
+        self._selector = _Selector()
+        self._loop = asyncio.SelectorEventLoop(self._selector)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._dying: set[asyncio.Task[None]] = set()
         (target,) = config.targets
@@ -119,6 +154,7 @@ class HttpxTransport:
                 exchange.chunks.append(data)
                 exchange.stamps.append(read_ns)
                 exchange.reads_ns.append(read_ns)
+                exchange.since_ns.append(self._selector.since_ns)
                 self.counts.num_reads += 1
                 read.begin(self._loop)
 

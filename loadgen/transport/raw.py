@@ -15,6 +15,7 @@ from operator import attrgetter
 from loadgen.clock import SPIN_NS, STEP_NS, RealtimeOffset, now_ns, open_alarm
 from loadgen.transport.base import End, Exchange, TransportConfig, TransportCounts, identity_headers
 from loadgen.transport.connection import Connection, State
+from loadgen.transport.lookout import Lookout
 from loadgen.transport.sockets import (
     POLL_IN,
     POLL_OUT,
@@ -28,6 +29,7 @@ from loadgen.transport.sockets import (
 
 REST_NS = 2_000_000  # before reuse: a server that closes after each answer needs a moment to do so
 MAX_IDLE_NS = 4_000_000_000  # servers commonly close after 5 s, and a request sent at that moment is lost
+MAX_EVENTS = 1_023  # that epoll reports at once, as Python asks it
 COARSE_WAIT_NS = 1_500_000  # without an alarm: poll's timeout has steps of a millisecond, the rest is spun
 
 OnEnd = Callable[[Exchange], None]
@@ -67,6 +69,9 @@ class RawTransport:
         self._masks: dict[int, int] = {}
         self._live: dict[int, Connection] = {}
         self._num_ended = 0
+        self.lookout = Lookout()
+        self.begun_ns = 0  # an instant before the read that is made next
+        self._first_stamp_ns = 0  # of the reads since the last poll; 0 without one
 
     def __repr__(self) -> str:
         live = "+".join(str(home.num_live) for home in self._homes)
@@ -172,11 +177,18 @@ class RawTransport:
         """Serve the sockets until the instant or until a request ends; say whether anything came."""
         has_come = False
         num_ended = self._num_ended
-        poll, connections, counts = self._poller.poll, self._connections, self.counts
+        poll, connections, counts, lookout = self._poller.poll, self._connections, self.counts, self.lookout
         timeout = self._timeout_s(until_ns)
         while True:
-            events = poll(timeout)
+            self.begun_ns = asked_ns = now_ns()
+            events = poll(0)
+            if events or timeout == 0:
+                lookout.looked(asked_ns, is_whole=len(events) < MAX_EVENTS)
+            else:
+                events = poll(timeout)
+                lookout.woke(asked_ns)
             counts.num_wakeups += 1
+            self._first_stamp_ns = 0
             has_rung = False
             for fd, mask in events:
                 connection = connections.get(fd)
@@ -187,6 +199,8 @@ class RawTransport:
                     self._alarm.clear()
                     self._alarm_at_ns = -1
                     has_rung = True
+            if self._first_stamp_ns:
+                lookout.learn(self._first_stamp_ns)
             if self._num_ended != num_ended:
                 return True
             if has_rung or timeout != -1:
@@ -218,6 +232,7 @@ class RawTransport:
         stamp_ns: int = seconds * 1_000_000_000 + nanoseconds + self._offset.ns
         assert exchange.sent_ns is not None
         if exchange.sent_ns <= stamp_ns <= read_ns:
+            self._first_stamp_ns = self._first_stamp_ns or stamp_ns
             return stamp_ns
         return self._odd_stamp(stamp_ns, exchange, read_ns)
 
@@ -272,3 +287,4 @@ class RawTransport:
         if self._stamping is not None:
             self._stamping.close()
         self._poller.close()
+        self.lookout.close()

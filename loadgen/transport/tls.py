@@ -120,12 +120,13 @@ class TlsConnection(Connection):
         if not data:
             self.on_tls_eof(read_ns)
             return
+        since_ns = self.since(len(data), read_ns)
         self.ciphertext_in.write(data)
         if self.state is State.HANDSHAKING and not self.shake_hands():
             return
-        self.decrypt(ancillary, read_ns)
+        self.decrypt(ancillary, since_ns, read_ns)
 
-    def decrypt(self, ancillary: list[tuple[int, int, bytes]], read_ns: int) -> None:
+    def decrypt(self, ancillary: list[tuple[int, int, bytes]], since_ns: int, read_ns: int) -> None:
         """Take every whole record out; session tickets leave nothing and disturb nobody."""
         pieces = []
         has_ended = False
@@ -140,6 +141,7 @@ class TlsConnection(Connection):
             return
         if pieces and self.exchange is not None:
             stamp_ns = self.transport.stamp(ancillary, self.exchange, read_ns)
+            self.exchange.since_ns.append(since_ns)
             self.keep(self.exchange, b"".join(pieces), stamp_ns, read_ns)
         elif pieces:
             self.close()

@@ -343,6 +343,7 @@ def test_a_mistake_in_reading_an_answer_costs_one_row() -> None:
         index=7, request_id="r-7", scheduled_ns=100, sent_ns=150, ended=End.COMPLETE, ended_ns=900
     )
     exchange.chunks, exchange.stamps, exchange.reads_ns = [stream(2)], [800], [810]
+    exchange.since_ns = [700]
     row = PlanRow(index=7, prompt_tokens=1, output_tokens=2)
     assert record_of(exchange, Completions(), 0, row).outcome == "ok"
     record = record_of(exchange, Broken(), 0, row)

@@ -98,11 +98,30 @@ def test_a_read_of_several_events_stamps_the_last_and_bounds_the_others() -> Non
     end = frame(text_event("e", "stop")) + frame(usage_event(5, 5)) + LAST_CHUNK
     row = record(exchange([STREAM_HEAD, events[0], b"".join(events[1:]), end]))
     assert row.chunk_ns == [2 * STEP_NS, 3 * STEP_NS, 3 * STEP_NS, 3 * STEP_NS, 4 * STEP_NS]
-    assert row.chunk_lower_ns == [2 * STEP_NS, 2 * STEP_NS, 2 * STEP_NS, 3 * STEP_NS, 3 * STEP_NS]
+    looked = [3 * STEP_NS - STEP_NS // 10] * 2, 4 * STEP_NS - STEP_NS // 10
+    assert row.chunk_lower_ns == [2 * STEP_NS, *looked[0], 3 * STEP_NS, looked[1]]
+
+
+def test_an_event_came_after_the_read_before_and_after_the_last_look() -> None:
+    events = [frame(text_event(letter)) for letter in "abc"]
+    end = events[2] + frame(text_event("d", "stop")) + LAST_CHUNK
+    exchanged = exchange([STREAM_HEAD, b"".join(events[:2]), end])
+    exchanged.since_ns = [0, STEP_NS // 2, 3 * STEP_NS - 7]  # the second was read late: that says less
+    assert record(exchanged).chunk_lower_ns[0] == STEP_NS
+    assert record(exchanged).chunk_lower_ns[2] == 3 * STEP_NS - 7
+
+
+def test_a_stamp_of_our_own_is_bounded_by_the_last_look() -> None:
+    exchanged = exchange(
+        [STREAM_HEAD, frame(text_event("a")), frame(text_event("b", "stop"))], End.EOF, "user"
+    )
+    assert record(exchanged).chunk_lower_ns == [2 * STEP_NS - STEP_NS // 10, 3 * STEP_NS - STEP_NS // 10]
 
 
 def test_an_event_in_the_first_read_is_bounded_by_the_send() -> None:
-    row = record(exchange([STREAM_HEAD + b"".join(map(frame, WHOLE)) + LAST_CHUNK]), output_tokens=3)
+    exchanged = exchange([STREAM_HEAD + b"".join(map(frame, WHOLE)) + LAST_CHUNK])
+    exchanged.since_ns = [0]
+    row = record(exchanged, output_tokens=3)
     assert row.chunk_lower_ns == [SENT_NS] * 3
     assert row.chunk_ns == [STEP_NS] * 3
 
@@ -110,7 +129,7 @@ def test_an_event_in_the_first_read_is_bounded_by_the_send() -> None:
 def test_an_event_with_the_beginning_of_the_next_behind_it_is_bounded() -> None:
     second = frame(text_event("b", "stop"))
     row = record(exchange([STREAM_HEAD, frame(text_event("a")) + second[:20], second[20:] + LAST_CHUNK]))
-    assert row.chunk_lower_ns == [STEP_NS, 3 * STEP_NS]
+    assert row.chunk_lower_ns == [2 * STEP_NS - STEP_NS // 10, 3 * STEP_NS]
 
 
 def test_two_reads_that_share_a_kernel_stamp_are_bounded_but_for_the_last() -> None:
@@ -118,12 +137,13 @@ def test_two_reads_that_share_a_kernel_stamp_are_bounded_but_for_the_last() -> N
     exchanged.stamps[1] = exchanged.stamps[2]
     row = record(exchanged)
     assert row.chunk_ns == [3 * STEP_NS, 3 * STEP_NS]
-    assert row.chunk_lower_ns == [STEP_NS, 3 * STEP_NS]
+    assert row.chunk_lower_ns == [2 * STEP_NS - STEP_NS // 10, 3 * STEP_NS]
 
 
 def test_the_receive_lag_is_known_with_kernel_stamps_only() -> None:
     exchanged = stream(WHOLE)
     exchanged.reads_ns[3] = exchanged.stamps[3] + 70_000
+    exchanged.stamp_source = "user"
     assert record(exchanged).recv_lag_ns is None
     exchanged.stamp_source = "kernel"
     row = record(exchanged)

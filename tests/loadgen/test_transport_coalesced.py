@@ -36,5 +36,8 @@ def test_events_of_their_own_reads_are_exact(transport: str) -> None:
 
     with serving(answer) as server, sender(transport, server.url) as it:
         row = record_of(it.ask(), 3)
-    assert row.chunk_lower_ns == row.chunk_ns
+    if transport == "raw":
+        assert row.chunk_lower_ns == row.chunk_ns
+    # without a kernel's stamp: since the loop woke, well after the event before
+    assert all(b - a > 10_000_000 for a, b in zip(row.chunk_ns, row.chunk_lower_ns[1:], strict=False))
     assert row.chunk_ns == sorted(set(row.chunk_ns))

@@ -90,8 +90,8 @@ def usage_event(prompt: int, completion: int) -> bytes:
     )
 
 
-def exchange(chunks: Sequence[bytes], ended: End = End.COMPLETE, stamp_source: str = "user") -> Exchange:
-    """An exchange whose read i is stamped STEP_NS * (i + 1)."""
+def exchange(chunks: Sequence[bytes], ended: End = End.COMPLETE, stamp_source: str = "kernel") -> Exchange:
+    """An exchange whose read i is stamped STEP_NS * (i + 1) and came within a tenth of it."""
     stamps = [STEP_NS * (i + 1) for i in range(len(chunks))]
     return Exchange(
         index=7,
@@ -103,6 +103,7 @@ def exchange(chunks: Sequence[bytes], ended: End = End.COMPLETE, stamp_source: s
         chunks=list(chunks),
         stamps=stamps,
         reads_ns=[stamp + 500 for stamp in stamps],
+        since_ns=[stamp - STEP_NS // 10 for stamp in stamps],
         stamp_source=stamp_source,
         ended=ended,
         ended_ns=STEP_NS * (len(chunks) + 1),
