@@ -27,7 +27,7 @@ COARSE_WAIT_NS = 1_500_000  # asyncio sleeps in steps of a millisecond; the rest
 CLOSED_EARLY = ("peer closed connection", "Server disconnected", "Connection closed")
 
 
-class _Selector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
+class _Selector(selectors.DefaultSelector):
     """asyncio's selector, which notes what each look at the sockets says of the time before."""
 
     def __init__(self) -> None:

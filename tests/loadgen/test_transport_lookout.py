@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 
 from loadgen.transport import lookout as module
@@ -16,7 +15,7 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How long the process has waited for a processor, as the system would say; the clock stands still."""
     total = [0]
     monkeypatch.setattr(module, "now_ns", lambda: WOKE_NS)
-    monkeypatch.setattr(module.os, "pread", lambda *_: b"123 %d 4\n" % total[0])
+    monkeypatch.setattr("os.pread", lambda *_: b"123 %d 4\n" % total[0])
     return total
 
 

@@ -2,9 +2,9 @@
 # Install vLLM (CPU), llama.cpp's server and transformers serve into $1, and make a tiny random model for them.
 # Takes 4 GB and, on two cores, some 30 minutes, most of them for compiling llama.cpp. What is there is kept.
 set -eu
+here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
 mkdir -p "$1"
 cd "$1"
-here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
 PYTHON=${PYTHON:-python3}
 
 if ! [ -f vllm/ready ]; then
