@@ -105,13 +105,16 @@ class LiveView:
 
     def _late(self, progress: Progress) -> str:
         """Why the measurement would be invalid if it ended now; empty where it would not."""
-        from loadgen.measure.verdict import client_late
+        from loadgen.measure.error import Figure, client_late
 
         if not progress.recent_send_lag_s:
             return ""
         lag_s = percentile(progress.recent_send_lag_s, 0.99)
-        ttft_s = percentile(progress.recent_ttft_s, 0.5) if progress.recent_ttft_s else None
-        notice = client_late(lag_s, ttft_s, limit_s=self._max_send_lag_s)
+        ttft_s = percentile(progress.recent_ttft_s, 0.99) if progress.recent_ttft_s else lag_s
+        ttft = Figure(
+            label="ttft.p99", value=ttft_s, range=(max(ttft_s - lag_s, 0), ttft_s), is_spoilt_by_sends=True
+        )
+        notice = client_late([] if ttft.is_sure else [ttft], lag_s, limit_s=self._max_send_lag_s)
         return f"{notice.code}: {notice.message.rstrip('.')}" if notice else ""
 
     def _counts(self, progress: Progress) -> list[tuple[str, str]]:

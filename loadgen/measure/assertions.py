@@ -20,6 +20,7 @@ from loadgen.errors import (
     EXIT_UNDECIDED,
     UsageError,
 )
+from loadgen.measure.error import SURE_FRACTION, figure_of
 from loadgen.measure.measured import Measured, measure
 from loadgen.measure.metrics import UNITS
 from loadgen.measure.options import MeasureOptions
@@ -29,7 +30,6 @@ from loadgen.measure.slo import (
     parse_limit,
     parse_metric,
     parse_percentile,
-    statistic_of,
 )
 from loadgen.measure.summary import summarize_measured
 from loadgen.stats.intervals import MIN_TAIL_EVENTS, mean_interval, quantile_interval
@@ -38,6 +38,11 @@ from loadgen.units import format_seconds, parse_duration
 
 SHARES = ("errors.rate", "attained")
 SUBJECTS = (*SHARES, "goodput")
+OF_SINGLE_FIGURES = (
+    "too_few_samples",
+    "client_late",
+    "client_slow",
+)  # faults that each figure has or has not
 _ASSERTION = re.compile(
     r"\s*(?P<subject>\w+(?:\.[a-z]+[0-9.]*)?)\s*(?P<versus>vs\s+baseline)?\s*(?P<relation><=|>=|<|>)\s*"
     r"(?P<limit>[^()\s][^()]*?)\s*(?:\(\s*floor\s+(?P<floor>[^()]+?)\s*\))?\s*"
@@ -197,39 +202,46 @@ class Judged:
         """The figure that an assertion is about."""
         subject, statistic = assertion.subject, assertion.statistic
         if statistic is None:
-            return Estimate(value=self._share_or_rate(subject))
+            return self._share_or_rate(subject)
         share = parse_percentile(statistic)
         sample = self.measured.sample_for(subject, share)
-        value = statistic_of(sample, statistic)
+        figure = figure_of(self.measured, subject, statistic)
         pool = self.measured.pool(subject)
-        if value is None or pool is None or len(pool.values) == 0:
-            return Estimate(value=value, is_on_failure=value is None and sample.num_failed > 0)
+        found = Estimate(value=figure.value, error=None if figure.is_sure else figure.range)
+        if figure.value is None or pool is None or len(pool.values) == 0:
+            return replace(found, is_on_failure=figure.value is None and sample.num_failed > 0)
         if statistic == "mean":
-            return Estimate(value=value, interval=mean_interval(pool))
+            return replace(found, interval=mean_interval(pool))
         if share is None:
-            return Estimate(value=value)
+            return found
         # of the successes alone, the percentile of all is a higher one
-        found = quantile_interval(pool, share * sample.num_values / (sample.num_values - sample.num_failed))
-        return Estimate(value=value, interval=found.bounds, num_tail_events=found.num_tail_events)
+        tail = quantile_interval(pool, share * sample.num_values / (sample.num_values - sample.num_failed))
+        return replace(found, interval=tail.bounds, num_tail_events=tail.num_tail_events)
 
-    def _share_or_rate(self, subject: str) -> float | None:
+    def _share_or_rate(self, subject: str) -> Estimate:
         measured, slo = self.measured, self.summary["slo"]
         if subject == "errors.rate":
             n = measured.num_scheduled
-            return 1 - float(measured.counted.sum()) / n if n else None
+            return Estimate(value=1 - float(measured.counted.sum()) / n if n else None)
         value: float | None = slo["attained_fraction" if subject == "attained" else "goodput_per_s"]
-        return value
+        low, high = slo["attained_error"] or (0.0, 0.0)
+        if value is None or high - low <= SURE_FRACTION:
+            return Estimate(value=value)
+        scale = 1.0 if subject == "attained" else measured.num_scheduled / measured.rated_s
+        return Estimate(value=value, error=(low * scale, high * scale))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """value: None without samples. num_tail_events: of a percentile, what it rests on; None for others.
 
-    is_on_failure: a percentile with failures that is infinite, for it falls on one.
+    is_on_failure: a percentile with failures that is infinite, for it falls on one. error: where the client's
+    own error lets it lie; None where it is sure.
     """
 
     value: float | None
     is_on_failure: bool = False
+    error: tuple[float, float] | None = None
     interval: tuple[float, float] | None = None
     num_tail_events: float | None = None
 
@@ -251,7 +263,7 @@ def judge_for(run: Run, assertions: Sequence[Assertion]) -> Judged:
     measured = measure(run, options)
     summary = summarize_measured(run, measured, options)
     codes = {reason["code"] for reason in summary["verdict"]["reasons"]}
-    faults = tuple(sorted(codes - {"too_few_samples"}))  # that one is about single percentiles
+    faults = tuple(sorted(codes - set(OF_SINGLE_FIGURES)))
     return Judged(name=run.path.name, measured=measured, summary=summary, faults=faults)
 
 
@@ -280,13 +292,18 @@ def decide(
             is_of_slo = assertion.subject in ("goodput", "attained")
             hint = ": measure with a limit on each request, such as --slo ttft=500ms" * is_of_slo
             return result(Decision.INVALID, f"{side.name} has no value for it{hint}")
+        if found.error is not None and (assertion.is_vs_baseline or _is_open(assertion, found.error)):
+            low, high = (_say(assertion, end) for end in found.error)
+            return result(
+                Decision.INVALID, f"{side.name}: client-limited, between {low} and {high}", found.value
+            )
         if found.is_too_thin:
             thin = f"{found.num_tail_events:.1f} independent tail events, {MIN_TAIL_EVENTS} wanted"
             return result(Decision.INVALID, f"{side.name}: too_few_samples ({thin})", found.value)
     seen = estimates[0].value
     assert seen is not None
     if not assertion.is_vs_baseline:
-        interval = estimates[0].interval
+        interval = _widened(estimates[0])
         decision = _decide_by(assertion, seen, interval)
         return result(
             decision, f"{_say(assertion, seen)}{_say_interval(assertion, interval)}", seen, interval
@@ -315,6 +332,19 @@ def ratio_interval(ours: Estimate, theirs: Estimate) -> tuple[float, float] | No
     half = hypot(*(log(high / low) / 2 for low, high in (ours.interval, theirs.interval)))
     ratio = ours.value / theirs.value
     return ratio * exp(-half), ratio * exp(half)
+
+
+def _is_open(assertion: Assertion, error: tuple[float, float]) -> bool:
+    """Whether a figure that lies within these bounds may be on either side of the limit."""
+    return len({assertion.holds(end) for end in error}) > 1
+
+
+def _widened(found: Estimate) -> tuple[float, float] | None:
+    """The interval of a figure, and beyond it what its client leaves open."""
+    if found.error is None or found.value is None:
+        return found.interval
+    low, high = found.interval or (found.value, found.value)
+    return low - (found.value - found.error[0]), high + (found.error[1] - found.value)
 
 
 def _decide_by(assertion: Assertion, value: float, interval: tuple[float, float] | None) -> Decision:

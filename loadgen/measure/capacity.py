@@ -14,6 +14,7 @@ from math import exp, inf, isfinite, log
 from typing import Any
 
 from loadgen.errors import RunFolderError, UsageError
+from loadgen.measure.error import figure_of
 from loadgen.measure.measured import Measured, measure
 from loadgen.measure.metrics import UNITS
 from loadgen.measure.options import MeasureOptions
@@ -70,8 +71,9 @@ class CapacityPoint:
         margin = max((m for _, m, _ in found), default=inf)
         passes = decide(margin, reasons, is_healthy)
         if passes is not None and set(reasons) & set(OF_THE_CLIENT):
-            pairs = list(zip(figures, objectives, strict=True))
-            passes = passes if is_beyond(client_error_s(summary), pairs, passes) else None
+            seen = [(figure_of(measured, one.metric, str(one.statistic)), one.limit) for one in objectives]
+            met = [figure.meets(limit) if figure.range else None for figure, limit in seen]
+            passes = passes if (all(met) if passes else False in met) else None
         margin = margin if is_healthy else inf
         return cls(
             rate_per_s=trial.rate_per_s,
@@ -106,20 +108,6 @@ def decide(margin: float, reasons: Sequence[str], is_healthy: bool) -> bool | No
     if faults - set(OF_THE_CLIENT) or (faults and not is_healthy and margin <= 0):
         return None
     return is_healthy and margin <= 0
-
-
-def client_error_s(summary: dict[str, Any]) -> float:
-    """By how much the client can have been off: its stamps, and how late it sent (p99 of both)."""
-    return (summary["stamps"]["uncertainty_p99_s"] or 0.0) + (summary["metrics"]["send_lag_s"]["p99"] or 0.0)
-
-
-def is_beyond(error_s: float, figures: Sequence[tuple[float | None, Objective]], passes: bool) -> bool:
-    """Whether an error of that size cannot change the decision; only times can be told."""
-    if any(figure is None or UNITS[objective.metric] != "s" for figure, objective in figures):
-        return False
-    if passes:
-        return all((figure or 0.0) + error_s <= objective.limit for figure, objective in figures)
-    return any((figure or 0.0) - error_s > objective.limit for figure, objective in figures)
 
 
 def compare_with_limit(

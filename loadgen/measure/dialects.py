@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.measure.columns import Columns, Floats
-from loadgen.measure.events import Gaps
+from loadgen.measure.gaps import Gaps
 from loadgen.stats.moments import moments
 from loadgen.stats.quantile import interpolated_quantiles, weighted_quantiles
 

@@ -14,12 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.measure.columns import Bools, Columns, Floats, Window
+from loadgen.measure.gaps import EXACT, Gaps, Nanoseconds, Ranges, offsets_of
 from loadgen.store import RequestRows
 
 T = TypeVar("T", bound=np.generic)
-Nanoseconds = NDArray[np.uint32] | NDArray[np.int64]
 MAX_EVENT_TOKENS = 65_535
+TOGETHER = 4  # events that came within this part of the silence before them were written together
 EVENT_COLUMNS = ("chunk_ns", "chunk_lower_ns", "chunk_tokens")
+BY_REQUEST = (
+    "first_lower_ns",
+    "answer_lower_ns",
+    "last_lower_ns",
+    "last_held_ns",
+    "later_tokens",
+    "max_gap_low_s",
+    "max_gap_s",
+    "max_gap_high_s",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,30 +66,79 @@ class EventBlock:
         ends = np.flatnonzero(~is_first)
         return ends, self.stamp_ns[ends] - self.stamp_ns[ends - 1]
 
-    def gaps(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The gaps between the events of a row: the event that ends each, and its nanoseconds."""
-        return self.share(*self.steps())
+    @property
+    def early_ns(self) -> NDArray[np.int64]:
+        """By how much each event can have been earlier than its stamp."""
+        return self.stamp_ns - self.lower_ns
 
-    def share(
-        self, ends: NDArray[np.int64], step_ns: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Turn steps into gaps; the same arrays where each event has a stamp of its own.
+    def ranges(self, ends: NDArray[np.int64], step_ns: NDArray[np.int64]) -> Ranges:
+        """Where the time from the event before to each of `ends` can lie."""
+        early_ns = self.early_ns
+        at = np.flatnonzero((early_ns[ends] > 0) | (early_ns[ends - 1] > 0))
+        kept, step_ns = ends[at], step_ns[at]
+        return Ranges(at, np.maximum(step_ns - early_ns[kept], 0), step_ns + early_ns[kept - 1])
 
-        Events that one read brought share its stamp: when they came in between is not known, so that each of
-        k has a k-th of the silence before the read, and none a gap of zero. Events that share the *first*
-        read of a row have no gap.
+    def gaps(self, ends: NDArray[np.int64], step_ns: NDArray[np.int64]) -> BlockGaps:
+        """Turn steps into gaps; the same arrays where each event has a read of its own.
+
+        Each of the k events of a read has a k-th of the silence before it, as k tokens of one event have.
+        Where a late client can have gathered them, that is a guess within the bounds of their stamps. Where
+        all came within the last quarter of the silence (equal gaps would spread over half of it or more),
+        the server or what is before it wrote them together. The first read of a row has no gap.
         """
         if (step_ns != 0).all():
-            return ends, step_ns
+            return BlockGaps(ends=ends, ns=step_ns, ranges=self.ranges(ends, step_ns), bundled=EXACT)
         is_read = np.ones(len(self.stamp_ns), np.bool_)
         is_read[ends[step_ns == 0]] = False
         silence_ns = np.zeros(len(self.stamp_ns), np.int64)  # before each read but the first of a row
         silence_ns[ends] = step_ns
         reads = np.flatnonzero(is_read)
         sizes = np.diff(reads, append=len(self.stamp_ns))
-        share_ns = np.repeat(np.rint(silence_ns[reads] / sizes).astype(np.int64), sizes)
-        ends = np.flatnonzero(np.repeat(silence_ns[reads] != 0, sizes))
-        return ends, share_ns[ends]
+        early_ns = self.early_ns
+        is_together = (sizes > 1) & (TOGETHER * early_ns[reads] <= silence_ns[reads])
+        has_gap = np.repeat(silence_ns[reads] != 0, sizes)
+        sizes, silence, early, before, together = (
+            np.repeat(values, sizes)[has_gap]
+            for values in (sizes, silence_ns[reads], early_ns[reads], early_ns[reads - 1], is_together)
+        )
+        ends = np.flatnonzero(has_gap)
+        gap_ns = np.rint(silence / sizes).astype(np.int64)
+        stamped = self.ranges(ends, self.stamp_ns[ends] - self.stamp_ns[ends - 1])
+        low, high = stamped.around(gap_ns)
+        # of the gaps in one silence the second largest is at most half of it, the third a third
+        number = ends - np.repeat(reads, np.diff(reads, append=len(self.stamp_ns)))[has_gap] + 1
+        high = np.minimum(high, (silence + before) // number)
+        low[together] = ((silence - early) // sizes)[together]
+        high[together] = ((silence + before) // sizes + 1)[together]
+        at, bundled = np.flatnonzero(low != high), np.flatnonzero(together)
+        return BlockGaps(
+            ends=ends,
+            ns=np.clip(gap_ns, low, high),
+            ranges=Ranges(at, low[at], high[at]),
+            bundled=Ranges(bundled, np.zeros(len(bundled), np.int64), silence[bundled]),
+        )
+
+    def of_rows(self, per_event: NDArray[Any], *, at_end: bool = False) -> Floats:
+        """The value of each row's first (or last) event; NaN for a row without one."""
+        values = np.full(self.num_rows, np.nan)
+        filled = np.diff(self.offsets) > 0
+        values[filled] = per_event[self.offsets[1:][filled] - 1 if at_end else self.offsets[:-1][filled]]
+        return values
+
+    def sum_rows(self, per_event: NDArray[Any]) -> Floats:
+        """The sum over each row's events; 0 for a row without one."""
+        total = np.concatenate([np.zeros(1), np.cumsum(per_event, dtype=np.float64)])
+        return np.asarray(np.diff(total[self.offsets]), np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BlockGaps:
+    """The gaps of a block; fields as of `gaps.Gaps`, ends: the event that ends each."""
+
+    ends: NDArray[np.int64]
+    ns: NDArray[np.int64]
+    ranges: Ranges
+    bundled: Ranges
 
 
 def iter_event_blocks(rows: RequestRows) -> Iterator[EventBlock]:
@@ -98,41 +158,16 @@ def iter_event_blocks(rows: RequestRows) -> Iterator[EventBlock]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Gaps:
-    """The gaps of some requests; request i of them owns ns[offsets[i]:offsets[i + 1]].
-
-    ns: every gap between two events of a request, by request in order of index, then time.
-    tokens: of the event that ended each gap, 0 where unknown; None where all events held one.
-    """
-
-    ns: Nanoseconds
-    offsets: NDArray[np.int64]
-    tokens: NDArray[np.uint16] | None
-
-    def of(self, chosen: Bools) -> Gaps:
-        """The gaps of the chosen requests; without a copy where they follow each other."""
-        at = np.flatnonzero(chosen)
-        lengths = np.diff(self.offsets)[at]
-        kept: slice | Bools
-        if len(at) == 0 or at[-1] - at[0] + 1 == len(at):
-            first, last = (int(at[0]), int(at[-1]) + 1) if len(at) else (0, 0)
-            kept = slice(int(self.offsets[first]), int(self.offsets[last]))
-        else:
-            kept = np.repeat(chosen, np.diff(self.offsets))
-        return Gaps(
-            ns=self.ns[kept],
-            offsets=_offsets(lengths),
-            tokens=None if self.tokens is None else self.tokens[kept],
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Events:
     """What one pass leaves of the chosen requests.
 
     steps: as gaps, but from stamp to stamp, 0 between events that shared a read: what tools see that know
     nothing of reads. The same object where no two events did.
-    max_silence_s: the longest silence of each request, NaN with fewer than two reads that held events.
+    by_request: for each request, NaN where it has none: `first_lower_ns`, `answer_lower_ns`,
+    `last_lower_ns`, the earliest that its first token, first token of the answer proper and last token can
+    have come; `last_held_ns`, the same of a last token that may have been held back and written with others;
+    `later_tokens`, tokens that came after the first read, where the stream told; `max_gap_low_s`,
+    `max_gap_s` and `max_gap_high_s`, its longest silence (with two reads or more that held events).
     tokens_in_window: tokens of *all* requests whose event was stamped inside the window; an event of unknown
     tokens counts its request's output tokens over its number of events.
     num_events, num_alone: events; those whose stamp is exact (alone in, or last of, a read).
@@ -141,7 +176,7 @@ class Events:
 
     gaps: Gaps
     steps: Gaps
-    max_silence_s: Floats
+    by_request: dict[str, Floats]
     tokens_in_window: float
     num_events: int
     num_alone: int
@@ -155,45 +190,53 @@ class _Part:
     ns: Nanoseconds
     tokens: NDArray[np.uint16] | None
     lengths: NDArray[np.int64]
+    ranges: Ranges
+    bundled: Ranges
 
     @classmethod
-    def of(cls, block: EventBlock, ends: NDArray[np.int64], ns: NDArray[np.int64], chosen: Bools) -> _Part:
+    def of(
+        cls, block: EventBlock, chosen: Bools, ends: NDArray[np.int64], ns: NDArray[np.int64], *ranges: Ranges
+    ) -> _Part:
         lengths = np.diff(np.searchsorted(ends, block.offsets))
         if not chosen.all():
             kept = np.repeat(chosen, lengths)
+            ranges = tuple(one.of(kept, len(ns)) for one in ranges)
             ends, ns, lengths = ends[kept], ns[kept], lengths[chosen]
         tokens = block.tokens[ends]
         # a number that is nearly always 1 is kept where it is not
         counts = None if (tokens == 1).all() else np.minimum(tokens, MAX_EVENT_TOKENS).astype(np.uint16)
-        return cls(_compact(ns), counts, lengths)
+        return cls(_compact(ns), counts, lengths, *ranges)
 
 
 def read_events(rows: RequestRows, columns: Columns, chosen: Bools, window: Window) -> Events:
     """Make the pass. chosen: which rows to keep the events of."""
-    # a user-space stamp is late by what is known of the read's delay; a kernel stamp is not
-    lag_ns = np.where(columns.is_kernel_stamped, 0.0, np.nan_to_num(columns.recv_lag_ns)).astype(np.int64)
     steps: list[_Part] = []
     gaps: list[_Part] = []
     uncertain: list[Nanoseconds] = []
-    silences: list[Floats] = []
+    by_request: list[dict[str, Floats]] = []
     tokens_in_window, num_events, num_alone = 0.0, 0, 0
     for block in iter_event_blocks(rows):
-        rows_here = slice(block.start, block.start + block.num_rows)
+        chosen_here = chosen[block.start : block.start + block.num_rows]
         tokens_in_window += _sum_tokens(block, columns, window)
-        is_chosen = block.spread(chosen[rows_here])
-        early_ns = (block.stamp_ns - block.lower_ns)[is_chosen]
+        early_ns = block.early_ns[block.spread(chosen_here)]
         num_events += len(early_ns)
         num_alone += int((early_ns == 0).sum())
-        if lag_ns[rows_here].any():
-            early_ns = early_ns + block.spread(lag_ns[rows_here])[is_chosen]
         uncertain.append(_compact(early_ns[early_ns > 0]))
         ends, step_ns = block.steps()
-        part = _Part.of(block, ends, step_ns, chosen[rows_here])
-        steps.append(part)
-        silences.append(_max_of_segments(part.ns, part.lengths))
-        shared_ends, shared_ns = block.share(ends, step_ns)
-        is_same = shared_ns is step_ns
-        gaps.append(part if is_same else _Part.of(block, shared_ends, shared_ns, chosen[rows_here]))
+        found = block.gaps(ends, step_ns)
+        own = _Part.of(block, chosen_here, found.ends, found.ns, found.ranges, found.bundled)
+        is_same = found.ns is step_ns
+        step = (
+            own
+            if is_same
+            else _Part.of(block, chosen_here, ends, step_ns, block.ranges(ends, step_ns), EXACT)
+        )
+        steps.append(step)
+        gaps.append(own)
+        by_request.append(
+            {name: values[chosen_here] for name, values in _of_requests(block, columns).items()}
+            | _longest(step)
+        )
     is_same = all(a is b for a, b in zip(steps, gaps, strict=True))
     if is_same:
         gaps.clear()
@@ -201,12 +244,51 @@ def read_events(rows: RequestRows, columns: Columns, chosen: Bools, window: Wind
     return Events(
         gaps=stamped if is_same else _gaps_of(gaps),
         steps=stamped,
-        max_silence_s=np.concatenate([np.zeros(0), *silences]),
+        by_request={
+            name: np.concatenate([np.zeros(0), *(part[name] for part in by_request)]) for name in BY_REQUEST
+        },
         tokens_in_window=tokens_in_window,
         num_events=num_events,
         num_alone=num_alone,
         uncertain_ns=_join(uncertain),
     )
+
+
+def _of_requests(block: EventBlock, columns: Columns) -> dict[str, Floats]:
+    """What is known of the first and last event of each row."""
+    lower_ns, stamp_ns = block.lower_ns, block.stamp_ns
+    is_first_read = stamp_ns == block.spread(block.of_rows(stamp_ns))
+    told = block.sum_rows(block.tokens == 0) == 0
+    later_tokens = np.where(told, block.sum_rows(block.tokens * ~is_first_read), np.nan)
+    answer = block.spread(columns.first_answer_ns[block.start : block.start + block.num_rows])
+    row, first = np.unique(block.row[stamp_ns == answer], return_index=True)
+    answer_lower_ns = np.full(block.num_rows, np.nan)
+    answer_lower_ns[row - block.start] = lower_ns[stamp_ns == answer][first]
+    last_ns = block.spread(block.of_rows(stamp_ns, at_end=True))
+    before_ns = np.full(block.num_rows, np.nan)  # the read before the last that held events
+    filled = np.diff(block.offsets) > 0
+    if filled.any():
+        earlier = np.where(stamp_ns < last_ns, stamp_ns, block.spread(block.of_rows(stamp_ns)))
+        before_ns[filled] = np.maximum.reduceat(earlier, block.offsets[:-1][filled])
+    last_lower_ns = block.of_rows(lower_ns, at_end=True)
+    is_bundled = block.sum_rows(stamp_ns == last_ns) > 1
+    return {
+        "first_lower_ns": block.of_rows(lower_ns),
+        "answer_lower_ns": answer_lower_ns,
+        "last_lower_ns": last_lower_ns,
+        "last_held_ns": np.where(is_bundled, before_ns, last_lower_ns),
+        "later_tokens": later_tokens,
+    }
+
+
+def _longest(steps: _Part) -> dict[str, Floats]:
+    """The longest silence of each request, and where it can lie."""
+    low, high = steps.ranges.around(steps.ns.astype(np.int64))
+    found = {
+        name: _max_of_segments(ns, steps.lengths)
+        for name, ns in (("max_gap_low_s", low), ("max_gap_s", steps.ns), ("max_gap_high_s", high))
+    }
+    return {name: np.where(np.isnan(found["max_gap_s"]), np.nan, values) for name, values in found.items()}
 
 
 def _gaps_of(parts: list[_Part]) -> Gaps:
@@ -215,10 +297,13 @@ def _gaps_of(parts: list[_Part]) -> Gaps:
         tokens = np.concatenate(
             [np.ones(len(p.ns), np.uint16) if p.tokens is None else p.tokens for p in parts]
         )
-    offsets = _offsets(np.concatenate([np.zeros(0, np.int64), *(part.lengths for part in parts)]))
+    offsets = offsets_of(np.concatenate([np.zeros(0, np.int64), *(part.lengths for part in parts)]))
     ns = [part.ns for part in parts]
+    num_each = [len(part.ns) for part in parts]
+    ranges = Ranges.joined([part.ranges for part in parts], num_each)
+    bundled = Ranges.joined([part.bundled for part in parts], num_each)
     parts.clear()
-    return Gaps(ns=_join(ns), offsets=offsets, tokens=tokens)
+    return Gaps(ns=_join(ns), offsets=offsets, tokens=tokens, ranges=ranges, bundled=bundled)
 
 
 def _sum_tokens(block: EventBlock, columns: Columns, window: Window) -> float:
@@ -241,10 +326,6 @@ def _max_of_segments(ns: Nanoseconds, lengths: NDArray[np.int64]) -> Floats:
         result[filled] = np.maximum.reduceat(ns, starts[filled]) / 1e9
     result[result <= 0] = np.nan
     return result
-
-
-def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 
 def _compact(ns: NDArray[np.int64]) -> Nanoseconds:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.measure.columns import Floats
-from loadgen.measure.events import Gaps
+from loadgen.measure.gaps import Gaps
 from loadgen.measure.slo import Objective
 from loadgen.stats.quantile import quantiles
 

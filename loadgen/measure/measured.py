@@ -8,13 +8,18 @@ from typing import Any
 import numpy as np
 
 from loadgen.measure.columns import Bools, Columns, Floats, Window, read_columns
-from loadgen.measure.events import Events, Gaps, read_events
+from loadgen.measure.events import Events, read_events
+from loadgen.measure.gaps import Gaps, Ranges
 from loadgen.measure.metrics import (
     MetricSummary,
     Sample,
     compute_samples,
+    is_sure,
+    per_token,
+    request_ranges,
     request_values,
     summarize_sample,
+    token_gaps,
 )
 from loadgen.measure.options import MeasureOptions
 from loadgen.measure.window import choose_window, last_sign_ns, schedule_end_ns
@@ -43,6 +48,9 @@ class Measured:
     is_open: requests due at an instant of the plan's own; the others waited for the answer before them in
     their session, so that the server has a say in when they come.
     values: one array per metric that has a value a request, over the counted rows in order of index.
+    ranges: where those can lie that are times of the server, by metric: lowest and highest.
+    withheld: metrics without figures, for the server wrote so many tokens together that even the median
+    would be of its making.
     """
 
     columns: Columns
@@ -53,7 +61,9 @@ class Measured:
     events: Events
     gaps: Gaps
     values: dict[str, Floats]
+    ranges: dict[str, tuple[Floats, Floats]]
     samples: dict[str, Sample]
+    withheld: tuple[str, ...] = ()
 
     def metrics(self) -> dict[str, MetricSummary]:
         """Sum up every metric, the latencies with intervals where they are deserved."""
@@ -63,6 +73,8 @@ class Measured:
                 found[name] = found["itl_s"]  # one token an event: the same values, and many of them
                 continue
             found[name] = summarize_sample(name, sample)
+            if name in self.withheld:
+                found[name] = replace(found[name], withheld="sent_together")
             if name in WITH_INTERVALS and sample.num_values:
                 found[name] = self._with_intervals(name, found[name])
         return found
@@ -80,6 +92,8 @@ class Measured:
 
     def pool(self, name: str) -> Pool | None:
         """A metric's values by request, in order of arrival; None where they do not belong to requests."""
+        if name in self.withheld:
+            return None
         if name in ("itl_s", "event_gap_s"):
             return self._gap_pool(name)
         values = self.values.get(name)
@@ -100,6 +114,12 @@ class Measured:
         """
         with_failures = metric.removesuffix("_s") + "_with_failures_s"
         return self.samples[with_failures if share is not None and with_failures in self.samples else metric]
+
+    def extreme_values(self) -> tuple[dict[str, Floats], dict[str, Floats]]:
+        """`values`, all as low and all as high as they can be."""
+        told = {name: ends for name, ends in self.ranges.items() if name not in self.withheld}
+        low, high = ({name: ends[at] for name, ends in told.items()} for at in (0, 1))
+        return {**self.values, **low}, {**self.values, **high}
 
     @property
     def num_scheduled(self) -> int:
@@ -133,8 +153,17 @@ def measure(run: Run, options: MeasureOptions) -> Measured:
     window = choose_window(columns, options.warmup_s, end_ns)
     counted = np.asarray(columns.is_ok & window.holds(columns.scheduled_ns))
     events = read_events(run.rows, columns, columns.is_ok, window)
-    gaps = events.gaps.of(counted[columns.is_ok])
-    values = request_values(columns, counted, events.max_silence_s[counted[columns.is_ok]])
+    is_counted = counted[columns.is_ok]
+    gaps = events.gaps.of(is_counted)
+    by_request = {name: values[is_counted] for name, values in events.by_request.items()}
+    values = request_values(columns, counted, by_request)
+    ranges = request_ranges(columns, counted, by_request, is_lag_ours=options.max_in_flight is None)
+    samples = compute_samples(values, ranges, gaps, columns, window)
+    withheld = find_withheld(values, samples, gaps, by_request)
+    for name in withheld:
+        samples[name] = Sample(values=np.zeros(0))
+        if name in values:
+            values[name] = np.full(len(values[name]), np.nan)
     return Measured(
         columns=columns,
         workload=workload,
@@ -144,8 +173,47 @@ def measure(run: Run, options: MeasureOptions) -> Measured:
         events=events,
         gaps=gaps,
         values=values,
-        samples=compute_samples(values, gaps, columns, window),
+        ranges=ranges,
+        samples=samples,
+        withheld=withheld,
     )
+
+
+def find_withheld(
+    values: dict[str, Floats], samples: dict[str, Sample], gaps: Gaps, by_request: dict[str, Floats]
+) -> tuple[str, ...]:
+    """The metrics of gaps whose median would be another, were tokens that the server wrote together spread
+    over the silence before them in another way.
+    """
+    tokens, tpot = values["output_tokens_per_request"], values["tpot_s"]
+    several = (tokens > 1) & ~np.isnan(by_request["first_lower_ns"])
+    if not several.any():
+        return ()
+    if not len(gaps.ns):  # every answer came in one read
+        return ("itl_s", "event_gap_s", "tpot_s")
+    found = []
+    if len(gaps.bundled.at):
+        of_tokens = token_gaps(gaps, gaps.bundled)
+        of_events = replace(samples["event_gap_s"], ranges=gaps.bundled)
+        found = [
+            name for name, sample in (("itl_s", of_tokens), ("event_gap_s", of_events)) if _moves(sample)
+        ]
+    held_ns = by_request["last_held_ns"] - by_request["last_lower_ns"]  # 0 or less
+    known = ~np.isnan(tpot)
+    low = np.maximum(tpot + per_token(held_ns, tokens, by_request), 0)[known]
+    at = np.flatnonzero(low < tpot[known])
+    spread = Sample(values=tpot[known], ranges=Ranges(at, low[at], tpot[known][at]))
+    if not known.any() or _moves(spread):
+        found.append("tpot_s")
+    return tuple(found)
+
+
+def _moves(sample: Sample) -> bool:
+    """Whether the median of a sample is unsure within its ranges."""
+    if not sample.num_values:
+        return False
+    value, low, high = (one.quantiles([0.5])[0] for one in (sample, *sample.extremes()))
+    return not is_sure(value, (low, high))
 
 
 def described_workload(run: Run) -> dict[str, Any]:

@@ -182,7 +182,8 @@ def gap_density(rows: RequestRows, columns: Columns) -> Density | None:
     ends: list[Floats] = []
     gaps: list[Floats] = []
     for block in iter_event_blocks(rows):
-        ending, gap_ns = block.gaps()
+        found = block.gaps(*block.steps())
+        ending, gap_ns = found.ends, found.ns
         ends.append(block.stamp_ns[ending] / 1e9)
         gaps.append(gap_ns / 1e9)
     end_s, gap_s = np.concatenate([*ends, []]), np.concatenate([*gaps, []])

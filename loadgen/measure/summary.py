@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from loadgen.measure import remarks
+from loadgen.measure import error, remarks
 from loadgen.measure import verdict as checks
 from loadgen.measure.arrivals import Arrivals, judge_arrivals
 from loadgen.measure.attribution import attribute
@@ -26,13 +26,14 @@ from loadgen.measure.metrics import MetricSummary, in_flight_steps
 from loadgen.measure.options import MeasureOptions, RunFacts
 from loadgen.measure.remarks import section_means
 from loadgen.measure.server import describe_server
-from loadgen.measure.slo import Objective, met_by_request, statistic_of
+from loadgen.measure.slo import Objective, met_by_request
 from loadgen.measure.verdict import Notice, Verdict
 from loadgen.records import Outcome
 from loadgen.stats.certify import certify
 from loadgen.stats.intervals import independent_values
 from loadgen.store import SUMMARY_SCHEMA_VERSION, Run
 
+STARVED = "Lower --rate (--trace-speed), add --workers, or keep other work off its cores."
 P99_OF_TTFT = Objective(metric="ttft_s", statistic="p99", limit=float("inf"))
 
 
@@ -149,33 +150,34 @@ def evaluate_slo(measured: Measured, options: MeasureOptions) -> dict[str, Any]:
     """Objectives beside what was seen; goodput over all requests scheduled in the window, failed ones too."""
     targets: list[dict[str, Any]] = []
     for objective in options.objectives:
-        value = n = None
+        figure, n = error.Figure(label=objective.label, value=None), None
         if objective.statistic is not None:
-            sample = measured.sample_for(objective.metric, objective.percentile)
-            value = statistic_of(sample, objective.statistic)
-            n = sample.num_values
+            figure = error.figure_of(measured, objective.metric, objective.statistic)
+            n = measured.sample_for(objective.metric, objective.percentile).num_values
         targets.append(
             {
                 "metric": objective.metric,
                 "statistic": objective.statistic,
                 "limit": objective.limit,
-                "value": value,
+                "value": figure.value,
+                "error": figure.range,
                 "n": n,
-                "is_met": value <= objective.limit if value is not None else False if n else None,
+                "is_met": False if figure.value is None and n else figure.meets(objective.limit),
                 "certificate": certify_objective(measured, objective),
             }
         )
     per_request = [objective for objective in options.objectives if objective.statistic is None]
-    attained = goodput = None
+    attained, goodput = error.Figure(label="attained", value=None), None
     if per_request and measured.num_scheduled:
+        attained = error.attained_fraction(measured, per_request)
         num_met = int(met_by_request(per_request, measured.values).sum())
-        attained = num_met / measured.num_scheduled
         goodput = num_met / measured.rated_s if measured.rated_s > 0 else None
     deadlines = deadlines_of(options.objectives)
     certificates = [target["certificate"]["is_certified"] for target in targets if target["certificate"]]
     return {
         "targets": targets,
-        "attained_fraction": attained,
+        "attained_fraction": attained.value,
+        "attained_error": attained.range,
         "goodput_per_s": goodput,
         "certified": all(certificates) if certificates else None,
         "fluidity": describe_fluidity(measured.values["ttft_s"], measured.gaps, deadlines)
@@ -241,26 +243,20 @@ def judge(
     """Run every check on what was measured."""
     columns, window = measured.columns, measured.window
     facts = RunFacts.of(run.manifest)
-    events = measured.events
-    lag, ttft, gap = (metrics[name].statistics for name in ("send_lag_s", "ttft_s", "event_gap_s"))
+    unsure = error.unsure_figures(measured, options)
     stopped = checks.interrupted(facts.status, facts.worker_errors)
     died = checks.target_died(columns, facts.is_target_alive)
-    late = checks.client_late(
-        lag["p99"],
-        ttft["p50"],
-        limit_s=options.max_send_lag_s,
-        cpu_pressure_percent=facts.cpu_pressure_percent,
+    late = error.client_late(
+        unsure, metrics["send_lag_s"].statistics["p99"], limit_s=options.max_send_lag_s, advice=STARVED
     )
-    share_alone = events.num_alone / max(events.num_events, 1)
-    stamps = (measured.uncertainty_p99_s(), gap["p50"], share_alone, facts.loop_lag_p99_s)
     steady = checks.not_steady(window)
     texts = run.plan_source.get("texts")
     estimate = texts["prompt_tokens"] if texts else facts.fitted_lengths
     reasons = (
         died,
         stopped,
-        late if options.is_open_loop else None,
-        checks.client_slow(*stamps),
+        late if options.max_in_flight is None else None,
+        error.client_slow(unsure, measured.uncertainty_p99_s(), advice=STARVED),
         None if stopped or died else checks.arrivals_mismatch(arrivals),
         *(too_few_samples(measured, named) for named in options.named if not is_certified(measured, named)),
         steady if options.named else None,
@@ -273,7 +269,6 @@ def judge(
     warnings = (
         None if options.named else steady,
         None if options.named else too_few_samples(measured, P99_OF_TTFT),
-        checks.sent_together(*stamps),
         remarks.closed_loop(options.concurrency, options.max_in_flight),
         remarks.prompts_estimated(columns, estimate),
         remarks.tokens_unknown(columns.output_tokens[ok]),
@@ -282,6 +277,7 @@ def judge(
         remarks.imported(run.manifest.get("imported")),
     )
     findings = (
+        error.sent_together(measured),
         remarks.failures(
             outcomes_of_the_server(columns.count_outcomes()) if stopped else columns.count_outcomes()
         ),

@@ -18,15 +18,11 @@ from loadgen.measure.columns import OUTCOMES, Columns, Floats, Window
 from loadgen.records import Outcome
 from loadgen.units import format_seconds
 
-MIN_SEND_LAG_S = 0.001
-MIN_UNCERTAINTY_S = 0.001
-SHARE_OF_MEDIAN = 0.05
 MAX_MISMATCHED_SHARE = 0.01
 MAX_CONTAMINATED_SHARE = 0.01
 TEMPLATE_TOKENS = 32  # a chat template and BOS are the same in every request, and rightly cached
 MIN_TAIL_EVENTS = 10
 MIN_DEAD_REQUESTS = 5
-MIN_SHARE_TOGETHER = 0.05
 GONE = (Outcome.CONNECT_FAILED, Outcome.RESET)
 
 
@@ -59,87 +55,6 @@ class Verdict:
             "findings": [asdict(notice) for notice in self.findings],
             "warnings": [asdict(notice) for notice in self.warnings],
         }
-
-
-def client_late(
-    send_lag_p99_s: float | None,
-    ttft_median_s: float | None,
-    *,
-    limit_s: float | None = None,
-    cpu_pressure_percent: float | None = None,
-) -> Notice | None:
-    """The client sent late. Limit: max(1 ms, 5 % of the median TTFT), or the one given."""
-    if send_lag_p99_s is None:
-        return None
-    limit = max(MIN_SEND_LAG_S, SHARE_OF_MEDIAN * (ttft_median_s or 0.0)) if limit_s is None else limit_s
-    if send_lag_p99_s <= limit:
-        return None
-    pressure = "" if cpu_pressure_percent is None else f" (CPU pressure {cpu_pressure_percent:.0f} %)"
-    return Notice(
-        code="client_late",
-        message=f"send lag p99 {format_seconds(send_lag_p99_s)}, limit {format_seconds(limit)}{pressure}.",
-        advice="Lower --rate (--trace-speed), add --workers 2, or move the load generator off the server.",
-    )
-
-
-def client_slow(
-    uncertainty_p99_s: float | None,
-    gap_median_s: float | None,
-    share_alone: float,
-    loop_lag_p99_s: float | None = None,
-) -> Notice | None:
-    """The stamps are unsure. Limit: max(1 ms, 5 % of the median gap between events).
-
-    Not where the server sends its events several at a time (`sent_together`).
-    """
-    limit = stamp_limit_s(gap_median_s)
-    if uncertainty_p99_s is None or uncertainty_p99_s <= limit:
-        return None
-    if is_sent_together(share_alone, loop_lag_p99_s, limit):
-        return None
-    return Notice(
-        code="client_slow",
-        message=(
-            f"stamps are uncertain by {format_seconds(uncertainty_p99_s)} at p99, "
-            f"limit {format_seconds(limit)} ({100 * share_alone:.0f} % of the events have an exact stamp)."
-        ),
-        advice="Lower --rate (--trace-speed), add --workers, or keep other work off its cores.",
-    )
-
-
-def sent_together(
-    uncertainty_p99_s: float | None,
-    gap_median_s: float | None,
-    share_alone: float,
-    loop_lag_p99_s: float | None,
-) -> Notice | None:
-    """Events share their reads though the client was prompt: the server writes several at once."""
-    limit = stamp_limit_s(gap_median_s)
-    if uncertainty_p99_s is None or uncertainty_p99_s <= limit:
-        return None
-    if loop_lag_p99_s is None or not is_sent_together(share_alone, loop_lag_p99_s, limit):
-        return None
-    return Notice(
-        code="sent_together",
-        message=(
-            f"{100 * (1 - share_alone):.0f} % of the events came several in one read, though the client was "
-            f"there within {format_seconds(loop_lag_p99_s)} at p99: the server sends them together."
-        ),
-        advice="Each of k events in a read has a k-th of the silence before it; max_gap_s has all of it.",
-    )
-
-
-def stamp_limit_s(gap_median_s: float | None) -> float:
-    """How unsure a stamp may be at p99."""
-    return max(MIN_UNCERTAINTY_S, SHARE_OF_MEDIAN * (gap_median_s or 0.0))
-
-
-def is_sent_together(share_alone: float, loop_lag_p99_s: float | None, limit_s: float) -> bool:
-    """Tell the server's doing from the client's: a loop that is late for at most 1 % of the time cannot be
-    why 5 % of the events share a read.
-    """
-    is_prompt = loop_lag_p99_s is not None and loop_lag_p99_s <= limit_s
-    return is_prompt and 1 - share_alone >= MIN_SHARE_TOGETHER
 
 
 def arrivals_mismatch(arrivals: Arrivals) -> Notice | None:

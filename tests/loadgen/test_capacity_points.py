@@ -11,9 +11,7 @@ import pytest
 from loadgen.errors import UsageError
 from loadgen.measure.capacity import (
     CapacityPoint,
-    client_error_s,
     decide,
-    is_beyond,
     parse_objectives,
     read_points,
     say,
@@ -69,7 +67,7 @@ def test_more_than_one_percent_of_failures_fails_whatever_the_figures(tmp_path: 
 
 
 def test_a_late_client_decides_only_what_its_error_cannot(tmp_path: Path) -> None:
-    far, near = (point(tmp_path, [f"ttft.p90={limit}"], lag_ms=60) for limit in ("2s", "1s"))
+    far, near = (point(tmp_path, [f"ttft.p90={limit}"], lag_ms=60) for limit in ("2s", "930ms"))
     assert "client_late" in far.reasons
     assert (far.passes, near.passes) == (True, None)
     assert near.evidence().margin is None
@@ -94,19 +92,6 @@ def test_any_other_fault_decides_nothing(tmp_path: Path) -> None:
 )
 def test_decisions(margin: float, reasons: tuple[str, ...], is_healthy: bool, expected: bool | None) -> None:
     assert decide(margin, reasons, is_healthy) is expected
-
-
-def test_the_error_of_the_client_is_that_of_stamps_and_sending() -> None:
-    summary = {"stamps": {"uncertainty_p99_s": 0.02}, "metrics": {"send_lag_s": {"p99": 0.01}}}
-    assert client_error_s(summary) == pytest.approx(0.03)
-    (time,) = parse_objectives(["ttft.p99=500ms"])
-    (count,) = parse_objectives(["in_flight.p99=5"])
-    assert is_beyond(0.03, [(0.4, time)], True)
-    assert not is_beyond(0.03, [(0.48, time)], True)
-    assert is_beyond(0.03, [(0.6, time)], False)
-    assert not is_beyond(0.03, [(0.51, time)], False)
-    assert not is_beyond(0.03, [(None, time)], False)
-    assert not is_beyond(0.03, [(3.0, count)], True)
 
 
 @pytest.mark.parametrize(

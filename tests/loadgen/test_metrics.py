@@ -17,6 +17,7 @@ from loadgen.measure.metrics import (
     Sample,
     compute_samples,
     in_flight_steps,
+    request_ranges,
     request_values,
     summarize_sample,
 )
@@ -31,8 +32,9 @@ def compute(records: Sequence[RequestRecord], window: Window = WHOLE) -> dict[st
     columns = read_columns(rows)
     counted = np.asarray(columns.is_ok & window.holds(columns.scheduled_ns))
     events = read_events(rows, columns, counted, window)
-    values = request_values(columns, counted, events.max_silence_s)
-    samples = compute_samples(values, events.gaps, columns, window)
+    values = request_values(columns, counted, events.by_request)
+    ranges = request_ranges(columns, counted, events.by_request, is_lag_ours=True)
+    samples = compute_samples(values, ranges, events.gaps, columns, window)
     return {name: summarize_sample(name, sample) for name, sample in samples.items()}
 
 
@@ -162,17 +164,71 @@ def test_tokens_are_counted_where_their_events_happened() -> None:
     assert events.tokens_in_window == 1
 
 
-def test_uncertain_stamps_are_counted_and_user_stamps_carry_the_lag_of_their_read() -> None:
-    stamps = [100 * MS, 110 * MS, 110 * MS]
-    bounded = make_record(
-        0, scheduled_s=0, token_ms=(100, 110, 110), chunk_lower_ns=[100 * MS, 102 * MS, 110 * MS]
-    )
-    user = make_record(1, scheduled_s=0, token_ms=(100, 110, 110), stamp_source="user", recv_lag_ns=3 * MS)
-    rows = make_rows([bounded, user])
+def test_uncertain_stamps_are_counted() -> None:
+    lower = [100 * MS, 102 * MS, 110 * MS]
+    rows = make_rows([make_record(0, scheduled_s=0, token_ms=(100, 110, 110), chunk_lower_ns=lower)])
     columns = read_columns(rows)
     events = read_events(rows, columns, columns.is_ok, WHOLE)
-    assert (events.num_events, events.num_alone) == (2 * len(stamps), 5)
-    assert sorted(events.uncertain_ns) == [3 * MS, 3 * MS, 3 * MS, 8 * MS]
+    assert (events.num_events, events.num_alone) == (3, 2)
+    assert events.uncertain_ns.tolist() == [8 * MS]
+
+
+def test_the_error_of_a_figure_is_what_its_stamps_and_the_send_lag_leave_open() -> None:
+    lower = [98 * MS, 110 * MS, 121 * MS]
+    found = compute(
+        [make_record(0, scheduled_s=0, token_ms=(100, 110, 130), lag_ms=40, chunk_lower_ns=lower)]
+    )
+    errors = {name: found[name].error["p50"] for name in ("ttft_s", "ttft_from_send_s", "e2e_s", "tpot_s")}
+    assert errors == {
+        "ttft_s": pytest.approx((0.058, 0.100)),
+        "ttft_from_send_s": pytest.approx((0.058, 0.060)),
+        "e2e_s": pytest.approx((0.081, 0.130)),
+        "tpot_s": pytest.approx((0.0105, 0.016)),
+    }
+    assert found["itl_s"].error["max"] == pytest.approx((0.011, 0.020))
+    assert found["itl_s"].error["min"] == pytest.approx((0.010, 0.012))
+    assert found["max_gap_s"].error["max"] == pytest.approx((0.011, 0.020))
+    assert found["output_tokens_per_request"].error == {}
+    assert "p50" in found["ttft_s"].client_limited
+    assert "p50" not in found["ttft_from_send_s"].client_limited  # 2 ms of 60
+
+
+def test_exact_stamps_sent_on_time_leave_no_error() -> None:
+    found = compute([make_record(0, scheduled_s=0, token_ms=(100, 110, 130))])
+    for name in ("ttft_s", "itl_s", "tpot_s", "e2e_s", "max_gap_s"):
+        value = found[name].statistics["p99"]
+        assert found[name].error["p99"] == (value, value)
+        assert not found[name].client_limited
+
+
+def test_events_that_a_late_client_gathered_share_the_silence_within_their_bounds() -> None:
+    # four tokens, one each 10 ms; the second and third were read together, after a look at 108 ms
+    lower = [100 * MS, 108 * MS, 120 * MS, 130 * MS]
+    found = compute([make_record(0, scheduled_s=0, token_ms=(100, 120, 120, 130), chunk_lower_ns=lower)])
+    assert found["event_gap_s"].statistics["max"] == pytest.approx(0.010)
+    assert found["event_gap_s"].error["max"] == pytest.approx((0.010, 0.020))
+    # a look at 115 ms says that the first of the two did not come at 110
+    late = compute(
+        [
+            make_record(
+                0, scheduled_s=0, token_ms=(100, 120, 120), chunk_lower_ns=[100 * MS, 112 * MS, 120 * MS]
+            )
+        ]
+    )
+    assert late["event_gap_s"].statistics["max"] == pytest.approx(0.012)
+    assert late["event_gap_s"].statistics["min"] == pytest.approx(0.008)
+
+
+def test_events_that_the_server_wrote_together_have_equal_shares_and_are_told_apart() -> None:
+    stamps = (100, 150, 150, 150, 150, 150, 200)
+    lower = [(100 * MS), *[150 * MS - 90_000] * 5, 200 * MS]
+    rows = make_rows([make_record(0, scheduled_s=0, token_ms=stamps, chunk_lower_ns=lower)])
+    columns = read_columns(rows)
+    gaps = read_events(rows, columns, columns.is_ok, WHOLE).gaps
+    assert gaps.ns.tolist() == [10 * MS] * 5 + [50 * MS]
+    assert gaps.bundled.at.tolist() == [0, 1, 2, 3, 4]
+    assert gaps.bundled.high.tolist() == [50 * MS] * 5
+    assert (gaps.ranges.high - gaps.ranges.low).max() < 100_000
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 10), st.integers(1, 5)), min_size=1, max_size=40))
@@ -198,9 +254,9 @@ def test_gaps_of_a_request_sum_to_what_lies_between_first_and_last_token(streams
         assert len(own) == max(0, len(record.chunk_ns) - 1)
         if len(own):
             assert own.sum() == record.chunk_ns[-1] - record.chunk_ns[0]
-            assert events.max_silence_s[i] == own.max() / 1e9
+            assert events.by_request["max_gap_s"][i] == own.max() / 1e9
         else:
-            assert np.isnan(events.max_silence_s[i])
+            assert np.isnan(events.by_request["max_gap_s"][i])
 
 
 def test_a_gap_that_does_not_fit_four_bytes_is_kept_whole() -> None:

@@ -20,6 +20,9 @@ WORKLOAD = {"arrival": "constant", "rate_per_s": 10.0, "duration_s": 10.0}
 METRIC_KEYS = {
     "unit",
     "n",
+    "error",
+    "client_limited",
+    "withheld",
     "mean",
     "std",
     "min",

@@ -22,49 +22,6 @@ def code_of(notice: Notice | None) -> str | None:
     return None if notice is None else notice.code
 
 
-def test_client_late_names_the_lag_the_limit_and_the_pressure() -> None:
-    notice = checks.client_late(0.041, 0.1, cpu_pressure_percent=62.0)
-    assert notice is not None
-    assert notice.message == "send lag p99 41 ms, limit 5 ms (CPU pressure 62 %)."
-    assert notice.advice.startswith("Lower --rate (--trace-speed), add --workers 2")
-    assert code_of(notice) == "client_late"
-
-
-@pytest.mark.parametrize(
-    ("lag_s", "ttft_s", "limit_s", "fires"),
-    [
-        (0.0009, 0.001, None, False),
-        (0.0011, 0.001, None, True),
-        (0.004, 0.1, None, False),
-        (0.004, 0.1, 0.003, True),
-        (0.041, 0.1, 0.05, False),
-        (0.0011, None, None, True),
-        (None, 0.1, None, False),
-    ],
-)
-def test_client_late_limit(
-    lag_s: float | None, ttft_s: float | None, limit_s: float | None, fires: bool
-) -> None:
-    assert (checks.client_late(lag_s, ttft_s, limit_s=limit_s) is not None) == fires
-
-
-def test_client_slow() -> None:
-    assert code_of(checks.client_slow(0.003, 0.02, 0.4)) == "client_slow"
-    assert checks.client_slow(0.0009, 0.001, 0.4) is None
-    assert checks.client_slow(0.003, 0.1, 0.4) is None
-    assert checks.client_slow(None, None, 0.0) is None
-
-
-def test_a_prompt_client_is_not_blamed_for_a_server_that_writes_several_events_at_once() -> None:
-    prompt, late = 80e-6, 0.004
-    assert checks.client_slow(0.03, 0.01, 0.25, prompt) is None
-    assert code_of(checks.sent_together(0.03, 0.01, 0.25, prompt)) == "sent_together"
-    for share_alone, loop_lag_s in ((0.25, late), (0.25, None), (0.98, prompt)):
-        assert code_of(checks.client_slow(0.03, 0.01, share_alone, loop_lag_s)) == "client_slow"
-        assert checks.sent_together(0.03, 0.01, share_alone, loop_lag_s) is None
-    assert checks.sent_together(0.0005, 0.01, 0.25, prompt) is None
-
-
 def test_arrivals_mismatch() -> None:
     def arrivals(effect: float, p: float | None) -> Arrivals:
         test = ArrivalTest(name="rate", value=15.0, expected=20.0, effect=effect, effect_limit=0.02, p=p)
