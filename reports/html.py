@@ -16,7 +16,7 @@ from reports.figure_spec import draw_all
 from reports.figures import FIGURES
 from reports.pages import data_link, page_template
 from reports.parts import part_tables
-from reports.quantities import choose_time_unit, format_count, format_in, format_time
+from reports.quantities import choose_time_unit, format_count, format_time
 from reports.subject import Subject
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def latency_rows(metrics: Mapping[str, Any]) -> list[list[str]]:
             continue
         values = [metric.get(statistic) for statistic in STATISTICS]
         unit = choose_time_unit(values)
-        cells = [format_in(value, unit) for value in values]
+        cells = [words.cell(metric, statistic, unit) for statistic in STATISTICS]
         interval, num = words.interval(metric, "p99", unit), format_count(metric.get("n"))
         rows.append([label, unit.name, *cells, interval, num])
     return rows

@@ -17,7 +17,7 @@ from rich.text import Text
 from reports import words
 from reports.causes import inferred_sentences, tail_sentences
 from reports.live import LiveView
-from reports.quantities import choose_time_unit, format_count, format_in, format_time, sparkline
+from reports.quantities import choose_time_unit, format_count, format_time, sparkline
 from reports.subject import Subject
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _latency_table(metrics: Mapping[str, Any], statistics: tuple[str, ...], wide
         metric = metrics.get(name) or {}
         values = [metric.get(statistic) for statistic in statistics]
         unit = choose_time_unit(values)
-        cells = [format_in(value, unit) for value in values]
+        cells = [words.cell(metric, statistic, unit) for statistic in statistics]
         if wide:
             cells.append(words.interval(metric, "p99", unit))
         style = "dim" if name in ("send_lag_s", "recv_lag_s") else ""

@@ -29,6 +29,8 @@ Severity = Literal["reason", "finding", "warning"]
 
 MIN_VALUES_FOR_P99 = 100
 LITTLE_TOLERANCE = 0.05
+MIN_ERROR_SHOWN = 0.02  # of the figure; below that the digits shown say it
+TO = "–"
 LATENCY_ROWS = {
     "ttft_s": "TTFT",
     "itl_s": "ITL",
@@ -122,11 +124,11 @@ def answer(summary: Json) -> str:
             return f"{rate}, {share}; none of them lies in the measured window."
         return f"{rate}, half of the answers were complete within {format_time(e2e['p50'])}; {share}."
     who = "requests" if counts["ok"] == counts["scheduled"] else "requests that succeeded"
-    sentence = f"{rate}, half of the {who} saw their first token within {format_time(ttft['p50'])}"
+    sentence = f"{rate}, half of the {who} saw their first token within {told_time(ttft, 'p50')}"
     sentence += _tail(ttft)
     if itl.get("p50") is not None:
-        sentence += f"; then a token every {format_time(itl['p50'])} (median gap"
-        sentence += f", p99 {format_time(itl['p99'])})" if itl.get("n", 0) >= MIN_VALUES_FOR_P99 else ")"
+        sentence += f"; then a token every {told_time(itl, 'p50')} (median gap"
+        sentence += f", p99 {told_time(itl, 'p99')})" if itl.get("n", 0) >= MIN_VALUES_FOR_P99 else ")"
     return f"{sentence}. {share}."
 
 
@@ -134,7 +136,7 @@ def _tail(metric: Json) -> str:
     """Say where the tail lies; the p99 of a few values is no more than their largest, and is called that."""
     if metric.get("n", 0) < MIN_VALUES_FOR_P99:
         return f" and all within {format_time(metric.get('max'))}"
-    return f" and 99 % within {format_time(metric['p99'])}" if metric.get("p99") is not None else ""
+    return f" and 99 % within {told_time(metric, 'p99')}" if metric.get("p99") is not None else ""
 
 
 def rate_pairs(summary: Json) -> list[tuple[str, str]]:
@@ -150,6 +152,29 @@ def rate_pairs(summary: Json) -> list[tuple[str, str]]:
     pairs.append(("output", f"{format_number(rates.get('output_tokens_per_s'))} tok/s"))
     pairs.append(("prompt", f"{format_number(rates.get('prompt_tokens_per_s'))} tok/s"))
     return pairs
+
+
+def cell(metric: Json, statistic: str, unit: Unit) -> str:
+    """Write a statistic in a unit with what the client's own error leaves it: nothing, `±` or, where it is
+    not sure, its range.
+    """
+    value, error = metric.get(statistic), (metric.get("error") or {}).get(statistic)
+    if value is None or not error:
+        return format_in(value, unit)
+    low, high = error
+    if statistic in (metric.get("client_limited") or ()):
+        return f"{format_in(low, unit)}{TO}{format_in(high, unit)}"
+    off = max(value - low, high - value)
+    told = format_in(value, unit)
+    return f"{told} ±{off * unit.scale:.1g}" if off > MIN_ERROR_SHOWN * value else told
+
+
+def told_time(metric: Json, statistic: str) -> str:
+    """Write a statistic in a sentence: `4.1 ms`, or `3 to 41 ms (client-limited)`."""
+    if statistic not in (metric.get("client_limited") or ()):
+        return format_time(metric.get(statistic))
+    low, high = map(format_time, metric["error"][statistic])
+    return f"{low} to {high} (client-limited)"
 
 
 def interval(metric: Json, statistic: str, unit: Unit) -> str:
@@ -271,6 +296,9 @@ def _objective(target: Json) -> str:
     name = target["metric"]
     value = format_time(target["value"]) if name.endswith("_s") else format_number(target["value"])
     verdict = {True: "met", False: "missed", None: "unknown"}[target["is_met"]]
+    if target["is_met"] is None and target.get("error") and name.endswith("_s"):
+        low, high = map(format_time, target["error"])
+        verdict += f" (client-limited: {low} to {high})"
     told = f"{name.removesuffix('_s')}.{target['statistic']} {value}, limit {_limit(target)}: {verdict}"
     certificate = target.get("certificate")
     if certificate is None or not target["is_met"]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from reports import words
-from reports.quantities import choose_time_unit, format_count, format_in
+from reports.quantities import choose_time_unit, format_count
 from reports.subject import Subject
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def _latency_rows(summary: words.Json) -> list[list[str]]:
         metric = summary["metrics"].get(name) or {}
         values = [metric.get(statistic) for statistic in STATISTICS]
         unit = choose_time_unit(values)
-        cells = [format_in(value, unit) for value in values]
+        cells = [words.cell(metric, statistic, unit) for statistic in STATISTICS]
         rows.append(
             [
                 f"{label} ({unit.name})",
