@@ -94,6 +94,8 @@ class Sample:
 class MetricSummary:
     """One metric, summed up. A statistic that does not exist is None; one that falls on a failure is None
     too.
+
+    carries: the highest of p50, p90, p95 and p99 with ten independent values beyond it; None where none has.
     """
 
     unit: str
@@ -103,11 +105,17 @@ class MetricSummary:
     ci: dict[str, tuple[float, float] | None] = field(default_factory=dict)
     ci_method: str | None = None
     n_eff: float | None = None
+    carries: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The metric as it stands in summary.json."""
         failed = {} if self.num_failed is None else {"n_failed": self.num_failed}
-        interval = {"ci": self.ci, "ci_method": self.ci_method, "n_eff": self.n_eff}
+        interval = {
+            "ci": self.ci,
+            "ci_method": self.ci_method,
+            "n_eff": self.n_eff,
+            "carries": self.carries,
+        }
         return {"unit": self.unit, "n": self.n, **failed, **self.statistics, **interval}
 
 
