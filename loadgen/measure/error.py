@@ -8,11 +8,11 @@ one stamp to another.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from loadgen.measure.measured import Measured
-from loadgen.measure.metrics import is_sure
+from loadgen.measure.metrics import MetricSummary, is_sure
 from loadgen.measure.options import MeasureOptions
 from loadgen.measure.slo import Objective, met_by_request, statistic_of
 from loadgen.measure.verdict import Notice
@@ -99,11 +99,15 @@ def attained_fraction(measured: Measured, objectives: Sequence[Objective]) -> Fi
     )
 
 
-def unsure_figures(measured: Measured, options: MeasureOptions) -> list[Figure]:
-    """The figures asked for that are not sure: of the headline, of objectives and of assertions."""
+def unsure_figures(
+    measured: Measured, metrics: Mapping[str, MetricSummary], options: MeasureOptions
+) -> list[Figure]:
+    """The figures asked for that are not sure: of objectives, of assertions, and of the headline, which shows
+    the median of TTFT and ITL and the highest percentile that each carries.
+    """
     found = {}
     for metric in ("ttft_s", "itl_s"):
-        for statistic in ("p50", "p99"):
+        for statistic in {"p50", metrics[metric].carries or "p50"}:
             figure = figure_of(measured, metric, statistic)
             found[figure.label] = None if figure.is_sure else figure
     for objective in (*options.objectives, *options.named):

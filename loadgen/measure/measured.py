@@ -11,6 +11,7 @@ from loadgen.measure.columns import Bools, Columns, Floats, Window, read_columns
 from loadgen.measure.events import Events, read_events
 from loadgen.measure.gaps import Gaps, Ranges
 from loadgen.measure.metrics import (
+    PERCENTILES,
     MetricSummary,
     Sample,
     compute_samples,
@@ -37,6 +38,7 @@ WITH_INTERVALS = (
     "e2e_from_send_s",
     "max_gap_s",
 )
+CARRIED = ("p50", "p90", "p95", "p99")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -82,13 +84,22 @@ class Measured:
     def _with_intervals(self, name: str, summary: MetricSummary) -> MetricSummary:
         pool = self.pool(name)
         assert pool is not None
-        p50, p99 = quantile_intervals(pool, (0.5, 0.99)).values()
+        shares = [PERCENTILES[label] for label in CARRIED]
+        found = dict(zip(CARRIED, quantile_intervals(pool, shares).values(), strict=True))
+        p50, p99 = found["p50"], found["p99"]
+        carried = [label for label, one in found.items() if one.num_tail_events >= MIN_TAIL_EVENTS]
         method = METHOD
         if p99.bounds is None:
             method += (
                 f"; p99 withheld: {p99.num_tail_events:.1f} independent tail events of {MIN_TAIL_EVENTS}"
             )
-        return replace(summary, ci={"p50": p50.bounds, "p99": p99.bounds}, ci_method=method, n_eff=p99.n_eff)
+        return replace(
+            summary,
+            ci={"p50": p50.bounds, "p99": p99.bounds},
+            ci_method=method,
+            n_eff=p99.n_eff,
+            carries=carried[-1] if carried else None,
+        )
 
     def pool(self, name: str) -> Pool | None:
         """A metric's values by request, in order of arrival; None where they do not belong to requests."""

@@ -114,6 +114,7 @@ class MetricSummary:
 
     error: of each statistic, where the bounds of the stamps and the send lag let it lie. withheld: the code
     of the finding for which there are no figures.
+    carries: the highest of p50, p90, p95 and p99 with ten independent values beyond it; None where none has.
     """
 
     unit: str
@@ -125,6 +126,7 @@ class MetricSummary:
     ci: dict[str, tuple[float, float] | None] = field(default_factory=dict)
     ci_method: str | None = None
     n_eff: float | None = None
+    carries: str | None = None
 
     @property
     def client_limited(self) -> list[str]:
@@ -135,7 +137,7 @@ class MetricSummary:
         """The metric as it stands in summary.json."""
         failed = {} if self.num_failed is None else {"n_failed": self.num_failed}
         sureness = {"error": self.error, "client_limited": self.client_limited, "withheld": self.withheld}
-        interval = {"ci": self.ci, "ci_method": self.ci_method, "n_eff": self.n_eff}
+        interval = {"ci": self.ci, "ci_method": self.ci_method, "n_eff": self.n_eff, "carries": self.carries}
         return {"unit": self.unit, "n": self.n, **failed, **self.statistics, **sureness, **interval}
 
 

@@ -243,7 +243,7 @@ def judge(
     """Run every check on what was measured."""
     columns, window = measured.columns, measured.window
     facts = RunFacts.of(run.manifest)
-    unsure = error.unsure_figures(measured, options)
+    unsure = error.unsure_figures(measured, metrics, options)
     stopped = checks.interrupted(facts.status, facts.worker_errors)
     died = checks.target_died(columns, facts.is_target_alive)
     late = error.client_late(

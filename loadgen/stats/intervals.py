@@ -149,7 +149,7 @@ def _independent_values(
     found = {level: describe_exceedance(pool, threshold) for level, threshold in thresholds.items()}
     n_eff = {}
     for q in qs:
-        tau = max(found[level].tau for level in found if level <= max(q, LEVELS[0]))
+        tau = max(found[level].tau for level in {*LEVELS, q} if level <= max(q, LEVELS[0]))
         n_eff[q] = found[q].num_values / tau
     return n_eff
 

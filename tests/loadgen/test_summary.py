@@ -35,6 +35,7 @@ METRIC_KEYS = {
     "ci",
     "ci_method",
     "n_eff",
+    "carries",
 }
 
 
@@ -130,6 +131,21 @@ def test_a_named_percentile_turns_a_warning_into_a_reason(tmp_path: Path) -> Non
     assert summary["verdict"]["status"] == "invalid"
     median = parse_slo("ttft.p50=150ms")
     assert codes(summarize(run, MeasureOptions(objectives=(median,), named=(median,))), "reasons") == []
+
+
+@pytest.mark.parametrize(
+    ("n", "carried"), [(19, None), (40, "p50"), (120, "p90"), (400, "p95"), (1500, "p99")]
+)
+def test_each_metric_says_the_highest_percentile_that_ten_independent_values_lie_beyond(
+    tmp_path: Path, n: int, carried: str | None
+) -> None:
+    first_ms = np.random.default_rng(n).gamma(4, 15, n)
+    records = [
+        make_record(i, scheduled_s=i / 10, token_ms=(first, first + 20)) for i, first in enumerate(first_ms)
+    ]
+    metrics = summarize(make_run(tmp_path, records), MeasureOptions(warmup_s=0.0))["metrics"]
+    assert metrics["ttft_s"]["carries"] == carried
+    assert metrics["send_lag_s"]["carries"] is None
 
 
 def test_an_objective_is_certified_where_so_few_misses_are_improbable(tmp_path: Path) -> None:

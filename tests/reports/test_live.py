@@ -86,7 +86,7 @@ def test_a_client_that_is_late_is_told_while_it_runs() -> None:
         screen = console(is_terminal=is_terminal)
         with LiveView(plan_requests=600, duration_s=30, console=screen) as view:
             view.update(late)
-            assert "INVALID so far, client_late: send lag p99 30 ms, limit 2 ms" in shown(screen)
+            assert "INVALID so far, client_late: requests left late (send lag p99 30 ms)" in shown(screen)
 
 
 def test_a_limit_that_was_given_is_the_one_that_counts() -> None:
