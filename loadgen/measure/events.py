@@ -74,6 +74,8 @@ class EventBlock:
     def ranges(self, ends: NDArray[np.int64], step_ns: NDArray[np.int64]) -> Ranges:
         """Where the time from the event before to each of `ends` can lie."""
         early_ns = self.early_ns
+        if not early_ns.any():
+            return EXACT
         at = np.flatnonzero((early_ns[ends] > 0) | (early_ns[ends - 1] > 0))
         kept, step_ns = ends[at], step_ns[at]
         return Ranges(at, np.maximum(step_ns - early_ns[kept], 0), step_ns + early_ns[kept - 1])
@@ -125,10 +127,13 @@ class EventBlock:
         values[filled] = per_event[self.offsets[1:][filled] - 1 if at_end else self.offsets[:-1][filled]]
         return values
 
-    def sum_rows(self, per_event: NDArray[Any]) -> Floats:
+    def sum_rows(self, per_event: NDArray[Any]) -> NDArray[np.int64]:
         """The sum over each row's events; 0 for a row without one."""
-        total = np.concatenate([np.zeros(1), np.cumsum(per_event, dtype=np.float64)])
-        return np.asarray(np.diff(total[self.offsets]), np.float64)
+        total = np.zeros(self.num_rows, np.int64)
+        filled = np.diff(self.offsets) > 0
+        if filled.any():
+            total[filled] = np.add.reduceat(per_event, self.offsets[:-1][filled], dtype=np.int64)
+        return total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
