@@ -14,6 +14,7 @@ from loadgen.clock import now_ns
 
 SCHEDSTAT = "/proc/self/schedstat"  # of the main thread: ns on a processor, ns in wait for one, times run
 FIRST_SLACK_NS = 200_000
+UNKNOWN_SLACK_NS = 1 << 62
 LEAST_SLACK_NS = 50_000
 SHARE_WITHIN_SLACK = 0.999
 NOTES_BETWEEN = 64
@@ -28,7 +29,8 @@ class Lookout:
         self._woke_ns = 0  # less the wait for a processor; 0 where no sleep has just ended
         self._counts = [0] * 64  # of wake-ups, by the bit length of what they took beside the wait
         self._num_notes = 0
-        self.slack_ns = FIRST_SLACK_NS
+        # where no waits are told, the slack has to hold them, and is learned before it is trusted
+        self.slack_ns = FIRST_SLACK_NS if self._fd is not None else UNKNOWN_SLACK_NS
         self.since_ns = self.looked_ns = now_ns()
 
     def __repr__(self) -> str:
@@ -44,9 +46,6 @@ class Lookout:
     def woke(self, asked_ns: int) -> None:
         """A poll has slept and is over; nothing was there at `asked_ns`."""
         self._woke_ns = now_ns()
-        if self._fd is None:
-            self.since_ns = self.looked_ns = asked_ns
-            return
         waited_ns = self._read_waited_ns()
         self._woke_ns -= waited_ns - self._waited_ns
         self._waited_ns = waited_ns

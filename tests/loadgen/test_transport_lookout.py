@@ -57,9 +57,15 @@ def test_where_no_waits_are_told_it_came_after_the_look_before_the_sleep(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "SCHEDSTAT", "/nowhere")
+    monkeypatch.setattr(module, "now_ns", lambda: WOKE_NS)
     it = Lookout()
     it.woke(ASKED_NS)
     assert it.since_ns == it.looked_ns == ASKED_NS
+    for _ in range(NOTES_BETWEEN):  # until wake-ups have shown how long they take, waits and all
+        it.woke(ASKED_NS)
+        it.learn(WOKE_NS - 3_000_000)
+    it.woke(ASKED_NS)
+    assert WOKE_NS - 6_000_000 <= it.since_ns <= WOKE_NS - 3_000_000
 
 
 def test_the_slack_follows_what_wake_ups_take_beside_the_wait(waited: list[int]) -> None:
