@@ -19,7 +19,8 @@ from loadgen.store import RequestRows
 
 T = TypeVar("T", bound=np.generic)
 MAX_EVENT_TOKENS = 65_535
-TOGETHER = 4  # events that came within this part of the silence before them were written together
+TOGETHER = 4  # events that came within this part of the silence before them, and
+TOGETHER_NS = 1_000_000  # within this time, were written together
 EVENT_COLUMNS = ("chunk_ns", "chunk_lower_ns", "chunk_tokens")
 BY_REQUEST = (
     "first_lower_ns",
@@ -85,8 +86,9 @@ class EventBlock:
 
         Each of the k events of a read has a k-th of the silence before it, as k tokens of one event have.
         Where a late client can have gathered them, that is a guess within the bounds of their stamps. Where
-        all came within the last quarter of the silence (equal gaps would spread over half of it or more),
-        the server or what is before it wrote them together. The first read of a row has no gap.
+        all came within a millisecond and the last quarter of the silence (equal gaps would spread over half
+        of it or more), the server or what is before it wrote them together. The first read of a row has no
+        gap.
         """
         if (step_ns != 0).all():
             return BlockGaps(ends=ends, ns=step_ns, ranges=self.ranges(ends, step_ns), bundled=EXACT)
@@ -97,7 +99,9 @@ class EventBlock:
         reads = np.flatnonzero(is_read)
         sizes = np.diff(reads, append=len(self.stamp_ns))
         early_ns = self.early_ns
-        is_together = (sizes > 1) & (TOGETHER * early_ns[reads] <= silence_ns[reads])
+        is_together = (sizes > 1) & (
+            early_ns[reads] <= np.minimum(silence_ns[reads] // TOGETHER, TOGETHER_NS)
+        )
         has_gap = np.repeat(silence_ns[reads] != 0, sizes)
         sizes, silence, early, before, together = (
             np.repeat(values, sizes)[has_gap]
