@@ -22,6 +22,14 @@ import numpy as np
 from benchmarks.stacks import Ask, opening_s, parse_exchange, receive_exchanges
 from loadgen.golden.process import GOLDEN, Int64, start_server
 
+ALWAYS = "while True: pass"
+IN_BURSTS = """
+while True:
+    end_s = time.monotonic() + 0.05
+    while time.monotonic() < end_s: pass
+    time.sleep(0.45)
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusyErrors:
@@ -34,14 +42,14 @@ class BusyErrors:
 
 
 @contextlib.contextmanager
-def busy_loop(cpu: int) -> Iterator[None]:
-    """Keep a processor busy until the block ends."""
-    program = f"import os; os.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"
-    with subprocess.Popen([sys.executable, "-c", program]) as process:
-        try:
-            yield
-        finally:
-            process.kill()
+def busy_loop(cpu: int, num: int = 1, work: str = ALWAYS) -> Iterator[None]:
+    """Keep a processor busy until the block ends, with `num` processes."""
+    program = f"import os, time; os.sched_setaffinity(0, {{{cpu}}})\n{work}"
+    with contextlib.ExitStack() as stack:
+        for _ in range(num):
+            process = stack.enter_context(subprocess.Popen([sys.executable, "-c", program]))
+            stack.callback(process.kill)
+        yield
 
 
 def measure_busy(num_streams: int, num_tokens: int, tokens_per_s: int, cpus: tuple[int, int]) -> BusyErrors:

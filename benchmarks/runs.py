@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -58,22 +58,8 @@ class Driven:
 def run_bench(server: ServerProcess, *flags: str, is_logged: bool = True) -> Driven:
     """Measure the server with `bench run` and the flags, one load process, on the client's processor."""
     with tempfile.TemporaryDirectory() as out:
-        command = [
-            *BENCH,
-            "--target",
-            server.url,
-            "--out",
-            out,
-            "--workers",
-            "1",
-            "--quiet",
-            "--json",
-            *flags,
-        ]
         begun_ns = time.monotonic_ns()
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, preexec_fn=partial(os.sched_setaffinity, 0, {CLIENT_CPU})
-        ) as process:
+        with start_bench(server, out, "--workers", "1", *flags) as process:
             peak = PeakMemory(process.pid)
             output, _ = process.communicate()
             peak_mb = peak.stop()
@@ -89,6 +75,16 @@ def run_bench(server: ServerProcess, *flags: str, is_logged: bool = True) -> Dri
         return Driven(
             summary=run.summary or {}, worker=worker, errors=errors, start_s=start_s, peak_pss_mb=peak_mb
         )
+
+
+def start_bench(
+    server: ServerProcess, out: str, *flags: str, cpus: Collection[int] = (CLIENT_CPU,)
+) -> subprocess.Popen[bytes]:
+    """Start `bench run` on these processors; its folder comes under `out`, its summary on stdout."""
+    command = [*BENCH, "--target", server.url, "--out", out, "--quiet", "--json", *flags]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, preexec_fn=partial(os.sched_setaffinity, 0, cpus)
+    )
 
 
 class PeakMemory:

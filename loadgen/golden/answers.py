@@ -7,7 +7,9 @@ that takes it for the first token reports a TTFT near zero.
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -21,13 +23,39 @@ STREAM_HEAD = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerShape:
-    """Everything that the bytes of an answer depend on."""
+    """Everything that the bytes of an answer depend on.
+
+    has_counts: each event says how many tokens there have been, as where events hold several and a client
+    asks for `continuous_usage_stats`.
+    """
 
     is_chat: bool
     num_tokens: int
     tokens_per_event: int = 1
     prompt_tokens: int = 0
     has_usage: bool = True
+    has_counts: bool = False
+
+
+def read_request(body: bytes, is_chat: bool, tokens_per_event: int) -> tuple[AnswerShape, bool]:
+    """Return the shape of the answer that a request body asks for, and whether it is to be streamed."""
+    asked = json.loads(body)
+    num_tokens = asked.get("max_completion_tokens") or asked.get("max_tokens", 16)
+    if is_chat:
+        prompt_tokens = sum(len(message["content"].split()) for message in asked["messages"])
+    else:
+        prompt = asked["prompt"]
+        prompt_tokens = len(prompt.split()) if isinstance(prompt, str) else len(prompt)
+    options = asked.get("stream_options") or {}
+    shape = AnswerShape(
+        is_chat=is_chat,
+        num_tokens=int(num_tokens),
+        tokens_per_event=tokens_per_event,
+        prompt_tokens=prompt_tokens,
+        has_usage=bool(options.get("include_usage")),
+        has_counts=tokens_per_event > 1 and bool(options.get("continuous_usage_stats")),
+    )
+    return shape, bool(asked.get("stream"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +76,9 @@ def stream_bytes(shape: AnswerShape) -> StreamBytes:
     tail = _framed(_sse(_usage_event(shape))) if shape.has_usage else b""
     tail += _framed(b"data: [DONE]\n\n") + b"0\r\n\r\n"
     return StreamBytes(
-        head=head, tokens=_token_events(shape.is_chat, shape.num_tokens, shape.tokens_per_event), tail=tail
+        head=head,
+        tokens=_token_events(shape.is_chat, shape.num_tokens, shape.tokens_per_event, shape.has_counts),
+        tail=tail,
     )
 
 
@@ -69,19 +99,25 @@ def json_response(document: dict[str, Any], *, status: str = "200 OK") -> bytes:
 
 
 @lru_cache(maxsize=512)
-def _token_events(is_chat: bool, num_tokens: int, tokens_per_event: int) -> tuple[bytes, ...]:
+def _token_events(
+    is_chat: bool, num_tokens: int, tokens_per_event: int, has_counts: bool
+) -> tuple[bytes, ...]:
     if num_tokens == 0:
         return ()
     num_full, rest = divmod(num_tokens - 1, tokens_per_event)
-    full = _token_event(is_chat, tokens_per_event, None)
-    return (*[full] * num_full, _token_event(is_chat, rest + 1, "length"))
+    sizes = [tokens_per_event] * num_full + [rest + 1]
+    totals: Iterable[int | None] = itertools.accumulate(sizes) if has_counts else itertools.repeat(None)
+    ends = [None] * num_full + ["length"]
+    return tuple(
+        _token_event(is_chat, size, end, total) for size, end, total in zip(sizes, ends, totals, strict=False)
+    )
 
 
 @lru_cache(maxsize=64)
-def _token_event(is_chat: bool, num_words: int, finish_reason: str | None) -> bytes:
+def _token_event(is_chat: bool, num_words: int, finish_reason: str | None, total: int | None) -> bytes:
     text = " w" * num_words
     event = _chat_event({"content": text}, finish_reason) if is_chat else _text_event(text, finish_reason)
-    return _framed(_sse(event))
+    return _framed(_sse(event if total is None else event | {"usage": {"completion_tokens": total}}))
 
 
 def _chat_event(delta: dict[str, str], finish_reason: str | None = None) -> dict[str, Any]:

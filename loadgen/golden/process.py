@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.errors import BenchError
+from loadgen.golden.log import EVENT_INSTANTS
 
 Int64 = NDArray[np.int64]
 
@@ -28,18 +29,17 @@ READY_TIMEOUT_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldenLog:
-    """What the golden server did. One value per request; `before_ns`, `after_ns` one per token event.
+    """What the golden server did. One value per request; EVENT_INSTANTS one per token event.
 
     Event j of request i stands at `offsets[i] + j`. Instants are CLOCK_MONOTONIC ns.
     """
 
     row_of: dict[str, int]
     arrived_ns: Int64
-    first_due_ns: Int64
     offsets: Int64
+    due_ns: Int64
     before_ns: Int64
     after_ns: Int64
-    gap_ns: int
 
     def events_of(self, request_id: str) -> Int64:
         """Return the positions of a request's token events in `before_ns` and `after_ns`."""
@@ -48,9 +48,7 @@ class GoldenLog:
 
     def lateness_ns(self) -> Int64:
         """Return how long after it was due each token event was written."""
-        num_events = np.diff(self.offsets)
-        position = np.arange(len(self.before_ns)) - np.repeat(self.offsets[:-1], num_events)
-        return self.before_ns - (np.repeat(self.first_due_ns, num_events) + position * self.gap_ns)
+        return self.before_ns - self.due_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +78,8 @@ class ServerProcess:
             return GoldenLog(
                 row_of={request_id: row for row, request_id in enumerate(ids)},
                 arrived_ns=arrays["arrived_ns"],
-                first_due_ns=arrays["first_due_ns"],
                 offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(arrays["num_events"])]),
-                before_ns=arrays["before_ns"],
-                after_ns=arrays["after_ns"],
-                gap_ns=int(arrays["gap_ns"]),
+                **{name: arrays[name] for name in EVENT_INSTANTS},
             )
 
 

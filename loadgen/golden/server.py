@@ -21,19 +21,18 @@ import socket
 import stat
 import struct
 import sys
-from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime_ns
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from loadgen.golden.answers import MODEL, AnswerShape, json_response, stream_bytes, whole_body
+from loadgen.golden.answers import MODEL, json_response, read_request, stream_bytes, whole_body
+from loadgen.golden.log import StreamLog, log_arrays
+from loadgen.golden.pace import GoldenConfig, Pace, Write
 
 SPIN_NS = 80_000
 MAX_WRITES_PER_TURN = 32
-TAIL_DELAY_NS = 1_000_000
+REALTIME_PRIORITY = 20  # above the client's: the judge must not wait for whom it judges
 SO_TIMESTAMPNS = 35
 TIMESPEC = struct.Struct("qq")
 CONTROL_BYTES = socket.CMSG_SPACE(TIMESPEC.size)
@@ -43,20 +42,6 @@ CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 REQUEST_ID = re.compile(rb"\r\nx-request-id: *([^\r]+)", re.IGNORECASE)
 CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
 CLOSE = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GoldenConfig:
-    """When the events of an answer are due, counted from the arrival of its request.
-
-    in_steps: due instants wait for the next multiple of the gap, so that the tokens of all streams leave one
-    behind the other as from an engine that works in steps; else each stream keeps a phase of its own.
-    """
-
-    ttft_ns: int = 20_000_000
-    gap_ns: int = 10_000_000
-    tokens_per_event: int = 1
-    in_steps: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -74,23 +59,14 @@ class Connection:
 
 
 @dataclass(slots=True, eq=False)
-class StreamLog:
-    """What happened to one answer; `before_ns[i]` and `after_ns[i]` enclose the write of token event i."""
-
-    request_id: bytes
-    arrived_ns: int
-    first_due_ns: int
-    before_ns: array[int] = field(default_factory=lambda: array("q"))
-    after_ns: array[int] = field(default_factory=lambda: array("q"))
-
-
-@dataclass(slots=True, eq=False)
 class Stream:
-    """One answer under way; the last of its events is the tail, which holds no token."""
+    """One answer under way; `write` is the one to come, of events from `next` on, or the tail after them."""
 
     connection: Connection
     events: tuple[bytes, ...]
+    tail: bytes
     log: StreamLog
+    write: Write
     next: int = 0
 
 
@@ -99,6 +75,7 @@ class GoldenServer:
 
     def __init__(self, config: GoldenConfig, listener: socket.socket) -> None:
         self.config = config
+        self.pace = Pace(config)
         self.listener = listener
         self.epoll = select.epoll()
         self.connections: dict[int, Connection] = {}
@@ -209,52 +186,65 @@ class GoldenServer:
         """Start the answer to one request: the head now, every event on its schedule."""
         shape, is_stream = read_request(body, is_chat, self.config.tokens_per_event)
         connection.is_busy = True
-        due_ns = connection.arrived_ns + self.config.ttft_ns
-        if self.config.in_steps:
-            due_ns += -due_ns % self.config.gap_ns
+        due_ns = self.pace.first_due_ns(connection.arrived_ns)
         if is_stream:
             answer = stream_bytes(shape)
             self.send(connection, answer.head)
-            events = (*answer.tokens, answer.tail)
+            events, tail = answer.tokens, answer.tail
         else:
             due_ns += self.config.gap_ns * (max(shape.num_tokens, 1) - 1)
-            events = (whole_body(shape), b"")
-        stream = Stream(connection, events, StreamLog(request_id, connection.arrived_ns, due_ns))
-        heapq.heappush(self.due, (due_ns, id(stream), stream))
+            events, tail = (whole_body(shape),), b""
+        write = self.pace.next_write(due_ns, len(events))
+        stream = Stream(connection, events, tail, StreamLog(request_id, connection.arrived_ns), write)
+        heapq.heappush(self.due, (write.due_ns, id(stream), stream))
 
     def _write_due(self) -> None:
         due = self.due
         for _ in range(MAX_WRITES_PER_TURN):
             if not due or due[0][0] > clock_gettime_ns(CLOCK_MONOTONIC):
                 return
-            due_ns, order, stream = due[0]
-            num_left = self._write_next(stream)
-            if num_left == 0:
+            _, order, stream = due[0]
+            if (next_due_ns := self._write_next(stream)) is None:
                 heapq.heappop(due)
             else:
-                gap_ns = self.config.gap_ns
-                due_ns += gap_ns if num_left > 1 else min(gap_ns, TAIL_DELAY_NS)
-                heapq.heapreplace(due, (due_ns, order, stream))
+                heapq.heapreplace(due, (next_due_ns, order, stream))
 
-    def _write_next(self, stream: Stream) -> int:
-        """Write the next event of the stream; return how many are left."""
-        data = stream.events[stream.next]
-        stream.next += 1
+    def _write_next(self, stream: Stream) -> int | None:
+        """Write what is due of the stream; return when the next write is, None after the last."""
         num_left = len(stream.events) - stream.next
         if num_left == 0 or not stream.connection.is_open:
-            self._end_stream(stream, data)
-            return 0
+            self._end_stream(stream, stream.tail)
+            return None
+        write, tail_ns = stream.write, self.config.tail_ns
+        start, stream.next = stream.next, stream.next + write.num_events
+        num_left -= write.num_events
+        is_end = num_left == 0 and tail_ns is None
+        data = stream.events[start]
+        if write.num_events > 1:
+            data = b"".join(stream.events[start : stream.next])
+        if is_end:
+            data += stream.tail
         before_ns = clock_gettime_ns(CLOCK_MONOTONIC)
         self.send(stream.connection, data)
-        stream.log.after_ns.append(clock_gettime_ns(CLOCK_MONOTONIC))
-        stream.log.before_ns.append(before_ns)
-        return num_left
+        after_ns = clock_gettime_ns(CLOCK_MONOTONIC)
+        log = stream.log
+        for _ in range(write.num_events):
+            log.due_ns.append(write.due_ns)
+            log.before_ns.append(before_ns)
+            log.after_ns.append(after_ns)
+        if is_end:
+            self._end_stream(stream, b"")
+            return None
+        if num_left == 0:
+            return write.due_ns + (tail_ns or 0)
+        stream.write = self.pace.next_write(write.following_ns, num_left)
+        return stream.write.due_ns
 
-    def _end_stream(self, stream: Stream, tail: bytes) -> None:
+    def _end_stream(self, stream: Stream, rest: bytes) -> None:
         self.log.append(stream.log)
         stream.connection.is_busy = False
         if stream.connection.is_open:
-            self.finish(stream.connection, tail)
+            self.finish(stream.connection, rest)
 
     def finish(self, connection: Connection, data: bytes) -> None:
         self.send(connection, data)
@@ -289,44 +279,9 @@ class GoldenServer:
     def _take_log(self) -> bytes:
         log, self.log = self.log, []
         buffer = io.BytesIO()
-        np.savez(buffer, gap_ns=np.int64(self.config.gap_ns), **log_arrays(log))
+        np.savez(buffer, **log_arrays(log))
         head = f"HTTP/1.1 200 OK\r\ncontent-length: {buffer.tell()}\r\n\r\n"
         return head.encode() + buffer.getvalue()
-
-
-def read_request(body: bytes, is_chat: bool, tokens_per_event: int) -> tuple[AnswerShape, bool]:
-    """Return the shape of the answer that a request body asks for, and whether it is to be streamed."""
-    asked = json.loads(body)
-    num_tokens = asked.get("max_completion_tokens") or asked.get("max_tokens", 16)
-    if is_chat:
-        prompt_tokens = sum(len(message["content"].split()) for message in asked["messages"])
-    else:
-        prompt = asked["prompt"]
-        prompt_tokens = len(prompt.split()) if isinstance(prompt, str) else len(prompt)
-    shape = AnswerShape(
-        is_chat=is_chat,
-        num_tokens=int(num_tokens),
-        tokens_per_event=tokens_per_event,
-        prompt_tokens=prompt_tokens,
-        has_usage=bool((asked.get("stream_options") or {}).get("include_usage")),
-    )
-    return shape, bool(asked.get("stream"))
-
-
-def log_arrays(log: list[StreamLog]) -> dict[str, Any]:
-    """Return the log as flat arrays: one value per request, and `before_ns`, `after_ns` one per event."""
-    singles = {name: [getattr(entry, name) for entry in log] for name in ("arrived_ns", "first_due_ns")}
-    return {
-        "request_id": np.array([entry.request_id for entry in log], dtype=np.bytes_),
-        "num_events": np.array([len(entry.before_ns) for entry in log], dtype=np.int64),
-        **{name: np.array(values, dtype=np.int64) for name, values in singles.items()},
-        "before_ns": _joined([entry.before_ns for entry in log]),
-        "after_ns": _joined([entry.after_ns for entry in log]),
-    }
-
-
-def _joined(arrays: list[array[int]]) -> NDArray[np.int64]:
-    return np.concatenate([np.empty(0, np.int64), *(np.frombuffer(a, dtype=np.int64) for a in arrays)])
 
 
 def _arrival_ns(control: list[tuple[int, int, bytes]]) -> int:
@@ -340,10 +295,16 @@ def _arrival_ns(control: list[tuple[int, int, bytes]]) -> int:
     return now_ns
 
 
-def run_server(server: GoldenServer, *, cpu: int | None) -> None:
-    """Announce the server on stdout as one JSON line and serve until stdin closes or the process is ended."""
-    if cpu is not None:
-        os.sched_setaffinity(0, {cpu})
+def run_server(server: GoldenServer, args: argparse.Namespace) -> None:
+    """Announce the server on stdout as one JSON line and serve until stdin closes or the process is ended.
+
+    args: those of `add_common_flags`.
+    """
+    if args.cpu is not None:
+        os.sched_setaffinity(0, {args.cpu})
+    if args.realtime:
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(REALTIME_PRIORITY))
     # Each sleep ends within a microsecond of its instant, not the kernel's default of fifty.
     with contextlib.suppress(OSError), open("/proc/self/timerslack_ns", "w") as slack:
         slack.write("1")
@@ -364,6 +325,7 @@ def add_common_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--cpu", type=int, help="pin the process to this processor")
+    parser.add_argument("--realtime", action="store_true", help="ask to run before all other work")
 
 
 def main() -> None:
@@ -374,14 +336,25 @@ def main() -> None:
     parser.add_argument("--gap-ms", type=float, default=10.0)
     parser.add_argument("--tokens-per-event", type=int, default=1)
     parser.add_argument("--in-steps", action="store_true", help="write the tokens of all streams in a row")
+    parser.add_argument("--jitter", type=float, default=0.0, help="sigma of lognormal TTFT and gaps")
+    parser.add_argument("--seed", type=int, default=0, help="of the jitter")
+    parser.add_argument("--events-per-write", type=int, default=1)
+    parser.add_argument("--buffer-ms", type=float, default=0.0, help="flush that long after an event")
+    parser.add_argument("--tail-ms", type=float, default=1.0, help="usage and [DONE] after the last token")
+    parser.add_argument("--tail-joined", action="store_true", help="in the write of the last token")
     args = parser.parse_args()
     config = GoldenConfig(
         ttft_ns=round(args.ttft_ms * 1e6),
         gap_ns=round(args.gap_ms * 1e6),
         tokens_per_event=args.tokens_per_event,
         in_steps=args.in_steps,
+        jitter=args.jitter,
+        seed=args.seed,
+        events_per_write=args.events_per_write,
+        buffer_ns=round(args.buffer_ms * 1e6),
+        tail_ns=None if args.tail_joined else round(args.tail_ms * 1e6),
     )
-    run_server(GoldenServer(config, listen(args.host, args.port)), cpu=args.cpu)
+    run_server(GoldenServer(config, listen(args.host, args.port)), args)
 
 
 if __name__ == "__main__":

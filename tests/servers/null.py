@@ -9,16 +9,9 @@ import argparse
 from functools import lru_cache
 from socket import socket
 
-from loadgen.golden.answers import AnswerShape, stream_bytes, whole_body
-from loadgen.golden.server import (
-    Connection,
-    GoldenConfig,
-    GoldenServer,
-    add_common_flags,
-    listen,
-    read_request,
-    run_server,
-)
+from loadgen.golden.answers import AnswerShape, read_request, stream_bytes, whole_body
+from loadgen.golden.pace import GoldenConfig
+from loadgen.golden.server import Connection, GoldenServer, add_common_flags, listen, run_server
 
 
 class NullServer(GoldenServer):
@@ -54,7 +47,7 @@ def main() -> None:
     parser.add_argument("--writes", choices=["token", "whole"], default="token")
     args = parser.parse_args()
     server = NullServer(listen(args.host, args.port), writes_whole=args.writes == "whole")
-    run_server(server, cpu=args.cpu)
+    run_server(server, args)
 
 
 if __name__ == "__main__":

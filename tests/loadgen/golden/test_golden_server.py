@@ -107,6 +107,29 @@ def test_several_tokens_an_event_keep_the_usage() -> None:
     assert usage["usage"]["completion_tokens"] == 5  # type: ignore[index]
 
 
+def test_several_tokens_an_event_are_counted_along_the_stream_where_asked() -> None:
+    asked = ASKED | {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    with start_server(GOLDEN, "--tokens-per-event", "2", "--gap-ms", "1") as server:
+        connection = connect(server)
+        events = events_of(post(connection, asked))
+        connection.close()
+    assert [event["usage"]["completion_tokens"] for event in events] == [2, 4, 5, 5]  # type: ignore[index]
+
+
+def test_a_whole_answer_in_one_write_is_the_same_answer_and_one_instant(golden: ServerProcess) -> None:
+    connection = connect(golden)
+    expected = post(connection, ASKED)
+    connection.close()
+    flags = ("--gap-ms", "1", "--events-per-write", "9", "--tail-joined", "--realtime")
+    with start_server(GOLDEN, *flags) as server:
+        connection = connect(server)
+        assert [post(connection, ASKED), post(connection, ASKED)] == [expected, expected]
+        connection.close()
+        log = server.take_log()
+    assert np.diff(log.offsets).tolist() == [5, 5]
+    assert len(set(log.before_ns.tolist())) == len(set(log.due_ns.tolist())) == 2
+
+
 @pytest.mark.parametrize("writes", ["token", "whole"])
 def test_null_server_sends_the_same_answer_at_once(golden: ServerProcess, writes: str) -> None:
     connection = connect(golden)
