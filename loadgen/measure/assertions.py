@@ -199,7 +199,7 @@ class Judged:
         if statistic is None:
             return Estimate(value=self._share_or_rate(subject))
         share = parse_percentile(statistic)
-        sample = self.measured.sample_for(subject, share)
+        sample = self.measured.sample_for(subject)
         value = statistic_of(sample, statistic)
         pool = self.measured.pool(subject)
         if value is None or pool is None or len(pool.values) == 0:
@@ -225,7 +225,7 @@ class Judged:
 class Estimate:
     """value: None without samples. num_tail_events: of a percentile, what it rests on; None for others.
 
-    is_on_failure: a percentile with failures that is infinite, for it falls on one.
+    is_on_failure: infinite, for it falls on a request that failed.
     """
 
     value: float | None
@@ -274,6 +274,8 @@ def decide(
         estimates.append(found)
         if side.faults:
             return result(Decision.INVALID, f"{side.name} is invalid: {', '.join(side.faults)}", found.value)
+        if found.is_on_failure and side is theirs:
+            return result(Decision.UNDECIDED, f"{side.name}: it falls on a failed request, so no ratio to it")
         if found.is_on_failure:
             return result(Decision.FAIL, f"{side.name}: it falls on a failed request")
         if found.value is None:

@@ -63,6 +63,11 @@ class Sample:
             return len(self.values)
         return int(self.weights.sum())
 
+    def with_failures(self, num_failed: int) -> Sample:
+        """The same values, one a request, and as many infinite ones as requests failed."""
+        values = np.concatenate([self.values, np.full(num_failed, np.inf)])
+        return Sample(values=values, num_failed=num_failed)
+
     def quantiles(self, qs: Sequence[float]) -> list[float]:
         """Quantiles of at least one value, by the one rule of stats.quantile."""
         if self.weights is None:
@@ -154,8 +159,7 @@ def compute_samples(
     samples = {name: Sample(values=value[~np.isnan(value)]) for name, value in values.items()}
     num_failed = int(window.holds(columns.scheduled_ns).sum()) - len(values["e2e_s"])
     for name in ("ttft", "e2e"):
-        everyone = np.concatenate([samples[f"{name}_s"].values, np.full(num_failed, np.inf)])
-        samples[f"{name}_with_failures_s"] = Sample(values=everyone, num_failed=num_failed)
+        samples[f"{name}_with_failures_s"] = samples[f"{name}_s"].with_failures(num_failed)
     samples["event_gap_s"] = Sample(values=gaps.ns, per_unit=1e9)
     samples["itl_s"] = _token_gaps(gaps)
     samples["in_flight"] = _in_flight(columns, window)
