@@ -32,7 +32,10 @@ def real_ns() -> int:
 
 
 class RealtimeOffset:
-    """What to add to a CLOCK_REALTIME stamp to get the CLOCK_MONOTONIC instant, and how far it moved."""
+    """What to add to a CLOCK_REALTIME stamp to get the CLOCK_MONOTONIC instant, and how far it moved.
+
+    stepped_ns: what the steps sum to, whichever way each went.
+    """
 
     def __init__(self, monotonic: ReadClock = now_ns, real: ReadClock = real_ns) -> None:
         self._monotonic = monotonic
@@ -40,6 +43,7 @@ class RealtimeOffset:
         self.ns, self.width_ns = self._sandwich()
         self.max_drift_ns = 0
         self.num_steps = 0
+        self.stepped_ns = 0
 
     def remeasure(self) -> None:
         """Read the offset again; what is converted later uses it, what was converted before stays."""
@@ -48,6 +52,7 @@ class RealtimeOffset:
         self.max_drift_ns = max(self.max_drift_ns, drift_ns)
         if drift_ns > STEP_NS + self.width_ns:
             self.num_steps += 1
+            self.stepped_ns += drift_ns
         self.ns = offset_ns
 
     def _sandwich(self) -> tuple[int, int]:

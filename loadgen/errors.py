@@ -3,7 +3,8 @@
     BenchError                  one clear line, no traceback; `exit_code` says how the command ends
     ├── UsageError              2    a flag, a file or a value is wrong; nothing was sent
     │   └── TargetError         2    the target cannot be measured as asked (refused, not an OpenAI server)
-    └── RunFolderError          2    a run folder cannot be written or read
+    ├── RunFolderError          2    a run folder cannot be written or read
+    └── BrokenOffError          3    a run that had begun could not be kept: the disk is full, the folder gone
 
 A failed *request* is data (a row with its outcome), never an exception.
 """
@@ -35,3 +36,9 @@ class TargetError(UsageError):
 
 class RunFolderError(BenchError):
     """A run folder that cannot be written, or that is not one."""
+
+
+class BrokenOffError(BenchError):
+    """A measurement that broke off on our side after requests were sent."""
+
+    exit_code = EXIT_INVALID

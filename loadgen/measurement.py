@@ -16,7 +16,7 @@ from loadgen.clock import now_ns
 from loadgen.drive import DriveConfig, Progress, drive
 from loadgen.engine_logs import rebase_engine_logs
 from loadgen.environment import describe_environment, read_cpu_pressure
-from loadgen.errors import RunFolderError
+from loadgen.errors import BrokenOffError, RunFolderError
 from loadgen.measure.summary import summarize
 from loadgen.row_stream import WithoutPandas
 from loadgen.store import LOST_IN_CRASH, Run, RunFolder, load
@@ -55,7 +55,8 @@ def record(
     """Send the plan, keep every row, and write the manifest; return the manifest as written.
 
     Whatever happens in between, the folder ends with one row per planned request and a status:
-    complete, interrupted (`stop` was set) or failed (the load generator itself broke).
+    complete, interrupted (`stop` was set) or failed (a load process, the disk, the folder). Raises UsageError
+    where the system's limits refuse the plan (nothing was sent), BrokenOffError where not all could be kept.
     """
     facts: dict[str, Any] = {
         **manifest,
@@ -80,7 +81,9 @@ def record(
         if result.interrupted:
             reason = "the run was stopped before this request was due"
         elif result.worker_errors:
-            reason = LOST_IN_CRASH
+            status, reason = "failed", LOST_IN_CRASH
+    except RunFolderError as exc:
+        raise BrokenOffError(str(exc)) from exc
     except KeyboardInterrupt:
         status, reason = "interrupted", LOST_IN_CRASH
         raise
@@ -90,19 +93,24 @@ def record(
         facts["ended"] = datetime.now(UTC).isoformat(timespec="milliseconds")
         try:
             folder.compact_requests(plan, reason=reason)
-        except RunFolderError:
-            status = "failed"  # the rows stay in their streams, where `load` finds them
-            raise
-        finally:
             folder.write_manifest({**facts, "status": status})
+        except RunFolderError as exc:  # the rows stay in their streams, where `load` finds them
+            folder.mark_failed()
+            raise BrokenOffError(str(exc)) from exc
     return facts
 
 
 @WithoutPandas()
 def conclude(folder: RunFolder) -> Run:
-    """Compute and judge what the folder holds, write summary.json, and return the run."""
-    run = load(folder.path)
-    if epoch_ns := run.manifest.get("drive", {}).get("epoch_ns"):
-        rebase_engine_logs(folder.path, epoch_ns)
-    folder.write_summary(summarize(run))
+    """Compute and judge what the folder holds, write summary.json, and return the run.
+
+    Raises BrokenOffError where that cannot be read, or written.
+    """
+    try:
+        run = load(folder.path)
+        if epoch_ns := run.manifest.get("drive", {}).get("epoch_ns"):
+            rebase_engine_logs(folder.path, epoch_ns)
+        folder.write_summary(summarize(run))
+    except RunFolderError as exc:
+        raise BrokenOffError(str(exc)) from exc
     return run

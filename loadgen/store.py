@@ -67,6 +67,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def cannot_write(path: Path, exc: OSError) -> str:
     """Say why a file of a run could not be written, and what to do."""
+    if not path.parent.exists():
+        return f"{path.parent} was removed while it was written: what it held is lost"
     why = os.strerror(exc.errno) if exc.errno else str(exc)
     return f"cannot write {path}: {why}; what was written before is kept; choose a place with room with --out"
 
@@ -128,6 +130,14 @@ class RunFolder:
         versioned = {"schema_version": MANIFEST_SCHEMA_VERSION, "status": "running", **manifest}
         assert versioned["status"] in STATUSES, versioned["status"]
         write_json(self.path / "manifest.json", versioned)
+
+    def mark_failed(self) -> None:
+        """Turn the status of a manifest that cannot be replaced, in place: that takes no room on a disk."""
+        with suppress(OSError), open(self.path / "manifest.json", "r+b") as file:
+            at = file.read().find(b'"status": "running"')
+            if at >= 0:
+                file.seek(at)
+                file.write(b'"status": "failed" ')
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replace summary.json."""

@@ -8,6 +8,7 @@ so that it can be stopped with its children.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -24,8 +25,41 @@ from loadgen.errors import TargetError
 
 READY_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 15.0
+ASK_TIMEOUT_S = 2.0
+ASK_TRIES = 3
+NOBODY = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH)
 CHILDREN_TIMEOUT_S = 3.0
 POLL_S = 0.2
+
+
+def is_gone(url: str, *, headers: Mapping[str, str], verify: bool, trust_env: bool) -> bool:
+    """Ask a target by the way that its requests took; say whether nobody is there, each time of three.
+
+    Whoever accepts a connection, is slow, breaks off or answers with an error is there, and so is whoever
+    this machine cannot ask for want of a descriptor or a port.
+    """
+    import httpx
+
+    way: dict[str, Any] = {"headers": headers, "verify": verify, "trust_env": trust_env}
+    for attempt in range(ASK_TRIES):
+        time.sleep(POLL_S * bool(attempt))
+        try:
+            with httpx.Client(**way, timeout=ASK_TIMEOUT_S) as client, client.stream("GET", url):
+                return False
+        except (httpx.HTTPError, OSError) as exc:
+            if not isinstance(exc, httpx.ConnectError) or _errno(exc) not in NOBODY:
+                return False
+    return True
+
+
+def _errno(exc: BaseException) -> int | None:
+    """The number of the system's error that an exception goes back to."""
+    cause: BaseException | None = exc
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno:
+            return cause.errno
+        cause = cause.__cause__ or cause.__context__
+    return None
 
 
 class ServerProcess:

@@ -53,7 +53,10 @@ def test_a_key_goes_to_no_other_server(metrics_url: str | None, is_sent: bool) -
         api="chat", endpoint=Chat(), model="m", lengths=None, context_tokens=None, findings=()
     )
     target = OpenedTarget(
-        urls=("http://127.0.0.1:7",), headers={"Authorization": f"Bearer {KEY}"}, preflight=preflight
+        urls=("http://127.0.0.1:7",),
+        headers={"Authorization": f"Bearer {KEY}"},
+        preflight=preflight,
+        is_gone=lambda _: False,
     )
     telemetry = target.telemetry(RunOptions(metrics_url=metrics_url))
     assert telemetry is not None

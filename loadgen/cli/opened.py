@@ -8,8 +8,8 @@ import re
 import shlex
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -36,13 +36,15 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 class OpenedTarget:
     """A target that has answered the preflight.
 
-    urls: one, or several that share the load. load_cpus: the processors that load processes may use; None
+    urls: one, or several that share the load. is_gone: asks one by the run's own way.
+    load_cpus: the processors that load processes may use; None
     leaves them where the system puts them.
     """
 
     urls: tuple[str, ...]
     headers: dict[str, str]
     preflight: Preflight
+    is_gone: Callable[[str], bool]
     server: ServerProcess | None = None
     load_cpus: tuple[int, ...] | None = None
 
@@ -62,10 +64,8 @@ class OpenedTarget:
         return self.server is not None and bool(self.server.facts)
 
     def is_alive(self) -> bool:
-        """Say whether the target still runs (a server of ours) or still accepts connections (a URL)."""
-        from loadgen.urls import accepts_connections
-
-        return self.server.is_alive() if self.server else all(map(accepts_connections, self.urls))
+        """Say whether the target still runs (a server of ours), or is still there (a URL)."""
+        return self.server.is_alive() if self.server else not any(map(self.is_gone, self.urls))
 
     def facts(self) -> dict[str, Any]:
         """What the manifest says of the target; keys and secrets are not part of it."""
@@ -182,16 +182,20 @@ def _checked(
     """Ask every URL; all must speak alike, for one row does not say which of them answered it."""
     from loadgen.preflight import probe
     from loadgen.prompt_lengths import count_by_file
+    from loadgen.target import is_gone
     from workloads.prompts import universal_words
 
+    way = {
+        "headers": headers,
+        "verify": not options.insecure,
+        "trust_env": options.transport.value == "httpx",
+    }
     ask = partial(
         probe,
-        headers=headers,
+        **way,
         words=universal_words(),
         extra=parse_fields(options.field),
         count_tokens=None if options.tokenizer is None else count_by_file(options.tokenizer),
-        verify=not options.insecure,
-        trust_env=options.transport.value == "httpx",
         timeout_s=options.probe_timeout,
         stop=stop,
     )
@@ -200,7 +204,7 @@ def _checked(
         other = ask(url, api=options.api if options.api.endswith(".toml") else first.api, model=first.model)
         if _likeness(other) != _likeness(first):
             raise UsageError(f"{url} is not like {urls[0]}: {_likeness(other)} against {_likeness(first)}")
-    return OpenedTarget(urls=urls, headers=headers, preflight=first)
+    return OpenedTarget(urls=urls, headers=headers, preflight=first, is_gone=partial(is_gone, **way))
 
 
 def _likeness(preflight: Preflight) -> tuple[str, Endpoint, PromptLengths | None]:
@@ -276,8 +280,9 @@ def _started(
                 raise KeyboardInterrupt
             yield server, url
     finally:
-        said = log.read_text(encoding="utf-8", errors="surrogateescape")
-        log.write_text(redact(said, secrets), encoding="utf-8", errors="surrogateescape")
+        with suppress(OSError):  # the folder is gone, or the disk full: the run says so
+            said = log.read_text(encoding="utf-8", errors="surrogateescape")
+            log.write_text(redact(said, secrets), encoding="utf-8", errors="surrogateescape")
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from loadgen.cli.options import RunOptions, origins, takes_options
 from loadgen.cli.plans import FIELD_OF_FLAG, fit_to_context, make_plan
 from loadgen.cli.signals import Interruption
 from loadgen.cli.simulate import measure_simulated
-from loadgen.errors import EXIT_INVALID, EXIT_OK, UsageError
+from loadgen.errors import EXIT_INVALID, EXIT_OK, BenchError, BrokenOffError, UsageError
 
 if TYPE_CHECKING:
     from loadgen.drive import DriveConfig
@@ -121,8 +121,9 @@ def measure_run(ctx: typer.Context, options: RunOptions, plan: Plan, interruptio
                 show_preflight(target)
                 shown.append(target.urls)
             _record(ctx, options, plan, folder, target, interruption)
-    except BaseException:
-        if not (folder.path / "plan.parquet").exists():
+    except BaseException as exc:
+        is_refused = isinstance(exc, BenchError) and not isinstance(exc, BrokenOffError)
+        if is_refused or not (folder.path / "plan.parquet").exists():
             shutil.rmtree(folder.path, ignore_errors=True)  # nothing was sent: nothing to keep
         raise
     return conclude(folder)

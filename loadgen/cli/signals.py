@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM during a run: the first asks it to stop and keep its rows, the second insists."""
+"""Ctrl-C, SIGTERM and SIGHUP in a run: the first asks it to stop and keep its rows, the second insists."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from loadgen.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
 
 
 class Interruption:
-    """A context in which SIGINT and SIGTERM set `stop` in place of ending the process."""
+    """A context in which SIGINT, SIGTERM and SIGHUP set `stop` in place of ending the process.
+
+    SIGHUP stays ignored where it was: by nohup.
+    """
 
     def __init__(self) -> None:
         self.stop = threading.Event()
@@ -21,7 +24,9 @@ class Interruption:
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Interruption:
-        for signum in (signal.SIGINT, signal.SIGTERM):
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signum == signal.SIGHUP and signal.getsignal(signum) == signal.SIG_IGN:
+                continue
             self._previous[signum] = signal.signal(signum, self._on_signal)
         return self
 

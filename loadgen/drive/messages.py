@@ -11,7 +11,11 @@ from loadgen.drive.dispatch import Share
 from loadgen.drive.ledger import Tally
 from loadgen.transport.sockets import Target
 
-HELD_SIGNALS = (signal.SIGINT, signal.SIGTERM)  # blocked in a load process until it has handlers
+HELD_SIGNALS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+)  # blocked in a load process until it has handlers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,8 @@ from loadgen.row_stream import RowWriter, WithoutPandas, stream_path
 
 def run_worker(task: Task, control: Connection) -> None:
     """The main function of a load process; talks over `control` and ends when its share is in the folder."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    for signum in (signal.SIGINT, signal.SIGHUP):  # they reach the whole group; the parent decides
+        signal.signal(signum, signal.SIG_IGN)
     sys.meta_path.insert(0, WithoutPandas())  # to the end of the process
     if task.cpu is not None:
         os.sched_setaffinity(0, {task.cpu})

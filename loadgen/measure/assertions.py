@@ -204,7 +204,7 @@ class Judged:
         if statistic is None:
             return self._share_or_rate(subject)
         share = parse_percentile(statistic)
-        sample = self.measured.sample_for(subject, share)
+        sample = self.measured.sample_for(subject)
         figure = figure_of(self.measured, subject, statistic)
         pool = self.measured.pool(subject)
         found = Estimate(value=figure.value, error=None if figure.is_sure else figure.range)
@@ -235,8 +235,8 @@ class Judged:
 class Estimate:
     """value: None without samples. num_tail_events: of a percentile, what it rests on; None for others.
 
-    is_on_failure: a percentile with failures that is infinite, for it falls on one. error: where the client's
-    own error lets it lie; None where it is sure.
+    is_on_failure: infinite, for it falls on a request that failed. error: where the client's own error lets
+    it lie; None where it is sure.
     """
 
     value: float | None
@@ -286,6 +286,8 @@ def decide(
         estimates.append(found)
         if side.faults:
             return result(Decision.INVALID, f"{side.name} is invalid: {', '.join(side.faults)}", found.value)
+        if found.is_on_failure and side is theirs:
+            return result(Decision.UNDECIDED, f"{side.name}: it falls on a failed request, so no ratio to it")
         if found.is_on_failure:
             return result(Decision.FAIL, f"{side.name}: it falls on a failed request")
         if found.value is None:

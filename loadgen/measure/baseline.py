@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import sqrt
+from math import inf, sqrt
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 
 from loadgen.errors import RunFolderError, UsageError
 from loadgen.measure.assertions import SHARES, Assertion, Estimate
+from loadgen.measure.measured import OF_AN_ANSWER
 from loadgen.measure.replicates import Replicate, read_document
 from loadgen.stats.paired import compare_paired
 from loadgen.stats.replicates import over_runs
@@ -70,9 +71,10 @@ class Figures:
     def estimate(self, assertion: Assertion) -> Estimate:
         """The figure that an assertion is about, over the runs."""
         name = figure_of(assertion)
-        values = [replicate.figures[name] for replicate in self.valid if name in replicate.figures]
-        if not values:
-            return Estimate(value=None)
+        found_each = [figure_with_failures(replicate.figures, assertion) for replicate in self.valid]
+        values = [value for value in found_each if value is not None]
+        if not values or inf in values:
+            return Estimate(value=None, is_on_failure=bool(values))
         if name in SHARES:
             return Estimate(value=fmean(values))
         if len(values) == 1:
@@ -106,6 +108,18 @@ def figure_of(assertion: Assertion) -> str:
     if assertion.statistic is None:
         return assertion.subject
     return f"{assertion.subject.removesuffix('_s')}.{assertion.statistic}"
+
+
+def figure_with_failures(figures: Mapping[str, float], assertion: Assertion) -> float | None:
+    """What an assertion is held against in one run: infinite where it falls on a request that failed."""
+    name = figure_of(assertion)
+    is_of_all = assertion.statistic == "min" or assertion.subject not in OF_AN_ANSWER
+    if is_of_all or not figures.get("errors.rate"):
+        return figures.get(name)
+    among_all = name.replace(".", "_with_failures.", 1)
+    if assertion.statistic in ("mean", "std", "max") or assertion.subject in ("ttft_s", "e2e_s"):
+        return figures.get(among_all, inf)
+    return figures.get(name)
 
 
 def read_baseline(path: Path) -> Figures:

@@ -25,7 +25,8 @@ from loadgen.units import format_rate
 
 CAPACITY_SCHEMA_VERSION = 1
 MAX_FAILED_SHARE = 0.01
-ABOUT_PERCENTILES = ("too_few_samples", "not_steady")  # faults of single percentiles, not of the run
+# of figures, not of the run; where nothing is answered the rate is too high
+ABOUT_PERCENTILES = ("too_few_samples", "not_steady", "no_answers")
 OF_THE_CLIENT = ("client_late", "client_slow")  # faults whose size is known
 SMALLEST = 1e-9
 

@@ -64,14 +64,14 @@ class Figure:
 
 
 def figure_of(measured: Measured, metric: str, statistic: str) -> Figure:
-    """Any statistic of any metric; percentiles of TTFT and E2E count failures as infinite."""
-    objective = Objective(metric=metric, statistic=statistic, limit=0.0)
-    sample = measured.sample_for(metric, objective.percentile)
+    """Any statistic of any metric; of latencies of an answer with failures as infinite."""
+    label = Objective(metric=metric, statistic=statistic, limit=0.0).label
+    sample = measured.sample_for(metric)
     value = statistic_of(sample, statistic)
     low, high = (statistic_of(end, statistic) for end in sample.extremes())
     if sample.ranges is None or value is None or low is None or high is None or statistic == "std":
-        return Figure(label=objective.label, value=value)
-    found = Figure(label=objective.label, value=value, range=(min(low, value), max(high, value)))
+        return Figure(label=label, value=value)
+    found = Figure(label=label, value=value, range=(min(low, value), max(high, value)))
     if found.is_sure:
         return found
     base = metric.replace("_with_failures", "")

@@ -38,6 +38,14 @@ WITH_INTERVALS = (
     "e2e_from_send_s",
     "max_gap_s",
 )
+OF_AN_ANSWER = (
+    "ttft_s",
+    "ttft_from_send_s",
+    "first_answer_s",
+    "e2e_s",
+    "e2e_from_send_s",
+    "normalized_latency_s",
+)
 CARRIED = ("p50", "p90", "p95", "p99")
 
 
@@ -119,12 +127,13 @@ class Measured:
         weights = gaps.tokens[known].astype(np.int64)
         return Pool(values=self.samples["itl_s"].values, offsets=kept, weights=weights, per_unit=1e9)
 
-    def sample_for(self, metric: str, share: float | None) -> Sample:
-        """The values that an objective on a metric is held against: for a percentile of TTFT or E2E, with the
-        failures as infinite, for a request that failed meets nothing. share: the percentile, None for others.
+    def sample_for(self, metric: str) -> Sample:
+        """The values that an objective on a metric is held against: of latencies of an answer with failures
+        as infinite, for a request that failed meets nothing.
         """
-        with_failures = metric.removesuffix("_s") + "_with_failures_s"
-        return self.samples[with_failures if share is not None and with_failures in self.samples else metric]
+        sample = self.samples[metric]
+        num_failed = self.num_scheduled - int(self.counted.sum())
+        return sample.with_failures(num_failed) if metric in OF_AN_ANSWER else sample
 
     def extreme_values(self) -> tuple[dict[str, Floats], dict[str, Floats]]:
         """`values`, all as low and all as high as they can be."""

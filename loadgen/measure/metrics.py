@@ -67,6 +67,11 @@ class Sample:
             return len(self.values)
         return int(self.weights.sum())
 
+    def with_failures(self, num_failed: int) -> Sample:
+        """The same values, one a request, and as many infinite ones as requests failed."""
+        values = np.concatenate([self.values, np.full(num_failed, np.inf)])
+        return replace(self, values=values, num_failed=num_failed)
+
     def quantiles(self, qs: Sequence[float]) -> list[float]:
         """Quantiles of at least one value, by the one rule of stats.quantile."""
         if self.weights is None:
@@ -239,9 +244,7 @@ def compute_samples(
     samples = {name: _sample_of(value, ranges.get(name)) for name, value in values.items()}
     num_failed = int(window.holds(columns.scheduled_ns).sum()) - len(values["e2e_s"])
     for name in ("ttft", "e2e"):
-        of_ok = samples[f"{name}_s"]
-        everyone = np.concatenate([of_ok.values, np.full(num_failed, np.inf)])
-        samples[f"{name}_with_failures_s"] = replace(of_ok, values=everyone, num_failed=num_failed)
+        samples[f"{name}_with_failures_s"] = samples[f"{name}_s"].with_failures(num_failed)
     samples["event_gap_s"] = Sample(values=gaps.ns, per_unit=1e9, ranges=gaps.ranges)
     samples["itl_s"] = token_gaps(gaps, gaps.ranges)
     samples["in_flight"] = _in_flight(columns, window)

@@ -58,6 +58,7 @@ class RunFacts:
     worker_errors: tuple[str, ...] = ()
     num_clock_steps: int = 0
     clock_drift_ns: float = 0.0
+    clock_stepped_ns: float = 0.0
     loop_lag_p99_s: float | None = None
     cpu_pressure_percent: float | None = None
     fitted_lengths: str | None = None
@@ -72,12 +73,17 @@ class RunFacts:
             status=manifest["status"],
             is_target_alive=target.get("alive_at_end", True),
             worker_errors=tuple(drive.get("worker_errors") or ()),
-            num_clock_steps=max((worker.get("num_clock_steps", 0) for worker in workers), default=0),
-            clock_drift_ns=max((abs(worker.get("clock_drift_ns", 0)) for worker in workers), default=0),
+            num_clock_steps=_largest(workers, "num_clock_steps"),
+            clock_drift_ns=_largest(workers, "clock_drift_ns"),
+            clock_stepped_ns=_largest(workers, "clock_stepped_ns"),
             loop_lag_p99_s=_worst_lag_s(workers),
             cpu_pressure_percent=manifest.get("cpu_pressure_percent"),
             fitted_lengths=target.get("fitted_lengths"),
         )
+
+
+def _largest(workers: Sequence[Mapping[str, Any]], name: str) -> int:
+    return max((abs(worker.get(name, 0)) for worker in workers), default=0)
 
 
 def _worst_lag_s(workers: Sequence[Mapping[str, Any]]) -> float | None:

@@ -84,7 +84,7 @@ def closed_loop(concurrency: int | None, max_in_flight: int | None) -> Notice | 
     if concurrency is not None:
         message = f"closed loop, {concurrency} requests at a time: a slow server lowers its own load."
     else:
-        message = f"at most {max_in_flight} requests in flight: latencies include the wait for a place."
+        message = f"at most {max_in_flight} requests in flight: latencies include any wait for a place."
     return Notice(code="closed_loop", message=message, advice="Use --rate alone to see what users would see.")
 
 
@@ -133,7 +133,7 @@ def cpu_pressure(percent: float | None) -> Notice | None:
     return Notice(
         code="cpu_pressure",
         message=f"tasks waited for a CPU {percent:.0f} % of the time, limit {BUSY_PRESSURE_PERCENT:.0f} %.",
-        advice="Latency of a server on the same machine includes that wait; free the machine or use another.",
+        advice="A server on this machine waited too, and its latencies say so; free it, or use another.",
     )
 
 

@@ -34,7 +34,6 @@ from loadgen.stats.intervals import independent_values
 from loadgen.store import SUMMARY_SCHEMA_VERSION, Run
 
 STARVED = "Lower --rate (--trace-speed), add --workers, or keep other work off its cores."
-P99_OF_TTFT = Objective(metric="ttft_s", statistic="p99", limit=float("inf"))
 
 
 def summarize(run: Run, options: MeasureOptions | None = None) -> dict[str, Any]:
@@ -153,7 +152,7 @@ def evaluate_slo(measured: Measured, options: MeasureOptions) -> dict[str, Any]:
         figure, n = error.Figure(label=objective.label, value=None), None
         if objective.statistic is not None:
             figure = error.figure_of(measured, objective.metric, objective.statistic)
-            n = measured.sample_for(objective.metric, objective.percentile).num_values
+            n = measured.sample_for(objective.metric).num_values
         targets.append(
             {
                 "metric": objective.metric,
@@ -191,7 +190,7 @@ def certify_objective(measured: Measured, objective: Objective) -> dict[str, Any
     pool = measured.pool(objective.metric.replace("_with_failures", ""))
     if objective.percentile is None or pool is None or len(pool.values) == 0:
         return None
-    sample = measured.sample_for(objective.metric, objective.percentile)
+    sample = measured.sample_for(objective.metric)
     num_misses = round(sample.share_above(objective.limit) * sample.num_values)
     n_eff = independent_values(pool, objective.percentile)
     return asdict(certify(sample.num_values, num_misses, objective.percentile, n_eff=n_eff))
@@ -244,8 +243,12 @@ def judge(
     columns, window = measured.columns, measured.window
     facts = RunFacts.of(run.manifest)
     unsure = error.unsure_figures(measured, metrics, options)
-    stopped = checks.interrupted(facts.status, facts.worker_errors)
     died = checks.target_died(columns, facts.is_target_alive)
+    stopped = None if died else checks.interrupted(facts.status)
+    broke = checks.failed(facts.status, facts.worker_errors)
+    is_cut = bool(died or stopped or broke)
+    counts = columns.count_outcomes()
+    errors = count_errors(run) if counts.get(Outcome.CONNECT_FAILED) else {}
     late = error.client_late(
         unsure, metrics["send_lag_s"].statistics["p99"], limit_s=options.max_send_lag_s, advice=STARVED
     )
@@ -255,20 +258,24 @@ def judge(
     reasons = (
         died,
         stopped,
+        broke,
+        checks.client_exhausted(errors, len(columns)),
+        checks.no_answers(int(measured.counted.sum()), columns, window),
         late if options.max_in_flight is None else None,
         error.client_slow(unsure, measured.uncertainty_p99_s(), advice=STARVED),
-        None if stopped or died else checks.arrivals_mismatch(arrivals),
+        None if is_cut else checks.arrivals_mismatch(arrivals),
         *(too_few_samples(measured, named) for named in options.named if not is_certified(measured, named)),
         steady if options.named else None,
         checks.token_mismatch(columns, is_prompt_exact=estimate is None),
         # What texts of one's own share is not known.
         None if texts else checks.prefix_contaminated(columns, planned_shared_tokens(run)),
-        checks.clock_stepped(facts.num_clock_steps, facts.clock_drift_ns),
+        checks.clock_stepped(
+            facts.num_clock_steps, facts.clock_drift_ns, max(facts.clock_drift_ns, facts.clock_stepped_ns)
+        ),
     )
     ok = columns.is_ok
     warnings = (
         None if options.named else steady,
-        None if options.named else too_few_samples(measured, P99_OF_TTFT),
         remarks.closed_loop(options.concurrency, options.max_in_flight),
         remarks.prompts_estimated(columns, estimate),
         remarks.tokens_unknown(columns.output_tokens[ok]),
@@ -278,12 +285,8 @@ def judge(
     )
     findings = (
         error.sent_together(measured),
-        remarks.failures(
-            outcomes_of_the_server(columns.count_outcomes()) if stopped else columns.count_outcomes()
-        ),
-        None
-        if stopped or died
-        else remarks.unstable(in_flight_steps(columns.only(measured.is_open)), window),
+        remarks.failures(outcomes_of_the_server(counts) if is_cut else counts),
+        None if is_cut else remarks.unstable(in_flight_steps(columns.only(measured.is_open)), window),
     )
     return Verdict(reasons=_said(reasons), findings=_said(findings), warnings=_said(warnings))
 
@@ -292,6 +295,16 @@ def outcomes_of_the_server(counts: Mapping[str, int]) -> dict[str, int]:
     """Without what the end of the run did to requests: those are no failures of the server."""
     ours = (Outcome.UNSENT, Outcome.CANCELLED)
     return {outcome: n for outcome, n in counts.items() if outcome not in ours}
+
+
+def count_errors(run: Run) -> dict[str, int]:
+    """How many requests found no connection, by what the system said."""
+    import pyarrow.compute as pc
+
+    table = run.rows.read(["outcome", "error"])
+    refused = table.filter(pc.equal(table.column("outcome"), str(Outcome.CONNECT_FAILED)))
+    counted = refused.group_by("error").aggregate([([], "count_all")])
+    return {row["error"] or "": row["count_all"] for row in counted.to_pylist()}
 
 
 def too_few_samples(measured: Measured, objective: Objective) -> Notice | None:

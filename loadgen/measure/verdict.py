@@ -7,7 +7,7 @@ returns a notice or None, and has a test in which it fires and one in which it d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -22,8 +22,19 @@ MAX_MISMATCHED_SHARE = 0.01
 MAX_CONTAMINATED_SHARE = 0.01
 TEMPLATE_TOKENS = 32  # a chat template and BOS are the same in every request, and rightly cached
 MIN_TAIL_EVENTS = 10
-MIN_DEAD_REQUESTS = 5
+MAX_CLOCK_STEP_S = 0.001
 GONE = (Outcome.CONNECT_FAILED, Outcome.RESET)
+OUR_LIMITS = {  # how an error begins that is this machine's, and what to do
+    "EMFILE": "Raise the limit of open files (ulimit -Hn)",
+    "ENFILE": "Raise the system's limit of open files (fs.file-max)",
+    "EADDRNOTAVAIL": "Widen net.ipv4.ip_local_port_range or leave --fresh-connections out",
+    "ENOBUFS": "Free memory for sockets",
+    "ENOMEM": "Free memory",
+}
+BROKE_OFF = {
+    "failed": "the load generator broke before the run was whole (a full disk, a folder that is gone).",
+    "running": "the run broke off, or has not ended; rows that were not on disk are lost.",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,32 +160,69 @@ def prefix_contaminated(columns: Columns, allowed_tokens: Floats) -> Notice | No
     )
 
 
-def clock_stepped(num_steps: int, drift_ns: float) -> Notice | None:
-    """The wall clock was set while kernel stamps (which use it) were being read."""
-    if num_steps == 0:
+def clock_stepped(num_steps: int, largest_ns: float, sum_ns: float) -> Notice | None:
+    """The wall clock was set while kernel stamps (which use it) were being read.
+
+    A stamp is off by what the clock moved since it was last read, a second at most: small steps harm none.
+    """
+    if num_steps == 0 or largest_ns <= MAX_CLOCK_STEP_S * 1e9:
         return None
+    at_once = f"{format_seconds(largest_ns / 1e9)} at once, limit {format_seconds(MAX_CLOCK_STEP_S)} at once"
     return Notice(
         code="clock_stepped",
         message=(
             f"the wall clock was set {num_steps} times during the run, "
-            f"by {format_seconds(abs(drift_ns) / 1e9)} in all, limit 0."
+            f"by {format_seconds(sum_ns / 1e9)} in all and {at_once}."
         ),
         advice="Let the time daemon slew instead of step, and run again.",
     )
 
 
+def no_answers(num_counted: int, columns: Columns, window: Window) -> Notice | None:
+    """Not one good answer in the window: there is no latency to report. num_counted: of good ones there."""
+    if num_counted:
+        return None
+    num_ok = int(columns.is_ok.sum())
+    if not len(columns):
+        message = "nothing was scheduled."
+    elif num_ok:
+        when = f"{window.start_ns / 1e9:.1f} s to {window.end_ns / 1e9:.1f} s"
+        message = f"none of the {num_ok} good answers is to a request scheduled in the window ({when})."
+    else:
+        message = f"none of {len(columns)} requests got a good answer: no latency was measured."
+    return Notice(
+        code="no_answers",
+        message=message,
+        advice="See how the requests failed and mend that first; else run longer, or shorten --warmup.",
+    )
+
+
+def client_exhausted(failed: Mapping[str, int], num_scheduled: int) -> Notice | None:
+    """This machine had no descriptor, port or memory left for a request. failed: rows by their error."""
+    ours = {error: n for error, n in failed.items() if error.partition(":")[0] in OUR_LIMITS}
+    if not ours:
+        return None
+    words = max(ours, key=lambda error: ours[error])
+    return Notice(
+        code="client_exhausted",
+        message=(
+            f"{sum(ours.values())} of {num_scheduled} requests could not leave, by no fault of the target: "
+            f"{words}, limit 0."
+        ),
+        advice=f"{OUR_LIMITS[words.partition(':')[0]]}, lower --rate, or cap with --max-in-flight.",
+    )
+
+
 def target_died(columns: Columns, is_alive_at_end: bool) -> Notice | None:
-    """The target went away and did not come back: its process ended, or every request from some instant on
-    found nobody.
-    """
+    """The target is gone: its process ended, or nobody is found where it was, asked as the run asked it."""
+    if is_alive_at_end:
+        return None
     sent = np.flatnonzero(~np.isnan(columns.sent_ns))
     gone = np.isin(columns.outcome_code[sent], [OUTCOMES.index(outcome) for outcome in GONE])
     answered = np.flatnonzero(~gone)
     tail = sent[answered[-1] + 1 :] if len(answered) else sent
-    if is_alive_at_end and len(tail) < max(MIN_DEAD_REQUESTS, 0.01 * len(sent)):
-        return None
     if not len(tail):
-        message = "the target's process ended before the run did; no request came after that."
+        message = "the target was gone at the end of the run; no request came after that."
     else:
         when = f" {columns.scheduled_ns[tail[0]] / 1e9:.1f} s into the run"
         message = f"the target went away{when}: the last {len(tail)} requests were refused or reset."
@@ -185,19 +233,24 @@ def target_died(columns: Columns, is_alive_at_end: bool) -> Notice | None:
     )
 
 
-def interrupted(status: str, worker_errors: Sequence[str]) -> Notice | None:
-    """The run did not reach its end: stopped by the user, or a load process broke."""
-    if status == "complete" and not worker_errors:
+def interrupted(status: str) -> Notice | None:
+    """The user stopped the run."""
+    if status != "interrupted":
         return None
+    return Notice(
+        code="interrupted",
+        message="the run was stopped before its schedule had ended.",
+        advice="Run it again; the rows written so far are kept.",
+    )
+
+
+def failed(status: str, worker_errors: Sequence[str]) -> Notice | None:
+    """The load generator broke: a load process, the disk, the folder."""
     if worker_errors:
         num = len(worker_errors)
-        message = f"{num} load process{'es' if num > 1 else ''} broke: {worker_errors[0]}"
+        message = f"{num} load process{'es' if num > 1 else ''} broke: {worker_errors[0].rstrip('.')}."
+    elif status in BROKE_OFF:
+        message = BROKE_OFF[status]
     else:
-        message = {
-            "interrupted": "the run was stopped before its schedule had ended.",
-            "failed": "the load generator broke before the schedule had ended.",
-            "running": "the run broke off; rows that were not on disk are lost.",
-        }.get(status, status)
-    return Notice(
-        code="interrupted", message=message, advice="Run it again; the rows written so far are kept."
-    )
+        return None
+    return Notice(code="failed", message=message, advice="Run it again; the rows written so far are kept.")

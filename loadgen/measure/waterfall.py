@@ -57,7 +57,7 @@ def _accounts(run: Run, indices: Sequence[int]) -> dict[int, dict[str, float]]:
     names = [
         n for n in table.column_names if n.startswith(FIRST) and n.endswith("_ns") and n not in NOT_BUCKETS
     ]
-    asked = pa.array([f"{prefix}{index}" for index in indices])
+    asked = pa.array([f"{prefix}{index}" for index in indices], pa.string())
     is_asked = pc.is_in(table.column("server_request_id"), value_set=asked)
     rows: list[dict[str, Any]] = table.filter(is_asked).select(["server_request_id", *names]).to_pylist()
     return {

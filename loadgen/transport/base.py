@@ -91,6 +91,7 @@ class TransportCounts:
     num_connections: int = 0
     has_kernel_stamps: bool = False
     clock_drift_ns: int = 0
+    clock_stepped_ns: int = 0
     num_clock_steps: int = 0
 
 

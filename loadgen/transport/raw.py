@@ -247,6 +247,7 @@ class RawTransport:
         """Pair CLOCK_REALTIME and CLOCK_MONOTONIC again."""
         self._offset.remeasure()
         self.counts.clock_drift_ns = self._offset.max_drift_ns
+        self.counts.clock_stepped_ns = self._offset.stepped_ns
         self.counts.num_clock_steps = self._offset.num_steps
 
     def watch(self, connection: Connection, mask: int) -> None:

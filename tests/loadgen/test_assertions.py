@@ -11,8 +11,13 @@ import pytest
 
 from loadgen.errors import UsageError
 from loadgen.measure.assertions import AssertionResult, Decision, check, exit_code, parse_assertion
+from loadgen.measure.baseline import Figures
+from loadgen.measure.options import MeasureOptions
+from loadgen.measure.replicates import Replicate
+from loadgen.measure.slo import parse_slo
+from loadgen.measure.summary import summarize
 from loadgen.records import Outcome
-from loadgen.store import Run
+from loadgen.store import Run, RunFolder
 from tests.loadgen.rows import make_failure, make_record, make_run
 
 SLO = {"config": {"slo": {"value": ["ttft=150ms"], "origin": "flag"}}}
@@ -39,7 +44,12 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run_of(tmp_path_factory.mktemp("base"), num_failed=4)
 
 
-def decisions(run: Run, *texts: str, baseline: Run | None = None) -> list[str]:
+def as_figures(run: Run) -> Figures:
+    RunFolder(run.path).write_summary(summarize(run))
+    return Figures(name=run.path.name, workload={}, replicates=(Replicate.of(run),))
+
+
+def decisions(run: Run | Figures, *texts: str, baseline: Run | None = None) -> list[str]:
     return [str(r.decision) for r in check(run, [parse_assertion(text) for text in texts], baseline)]
 
 
@@ -116,6 +126,24 @@ def test_a_percentile_that_falls_on_a_failure_fails(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("statistic", ["mean", "max", "p99"])
+@pytest.mark.parametrize("metric", ["ttft", "e2e", "ttft_from_send", "normalized_latency"])
+def test_a_server_that_fails_passes_no_gate_on_its_latency(
+    tmp_path: Path, metric: str, statistic: str
+) -> None:
+    text, slo = f"{metric}.{statistic} < 10s", f"{metric}.{statistic}=10s"
+    failing = run_of(tmp_path / "failing", n=3000, num_failed=90)
+    assert decisions(failing, text) == ["fail"]
+    options = MeasureOptions(warmup_s=0.0, objectives=(parse_slo(slo),))
+    (target,) = summarize(failing, options)["slo"]["targets"]
+    assert (target["value"], target["is_met"]) == (None, False)
+    healthy = run_of(tmp_path / "healthy", n=3000)
+    assert decisions(healthy, text) == ["pass"]
+    if statistic != "p99" or metric in ("ttft", "e2e"):  # the other percentiles of all are not in a summary
+        assert decisions(as_figures(failing), text) == ["fail"]
+    assert decisions(as_figures(healthy), text) == ["pass"]
+
+
 def test_an_invalid_run_passes_nothing(tmp_path: Path) -> None:
     interrupted = run_of(tmp_path, n=200, status="interrupted")
     (result,) = check(interrupted, [parse_assertion("ttft.p50 < 10s")])
@@ -125,13 +153,16 @@ def test_an_invalid_run_passes_nothing(tmp_path: Path) -> None:
 
 def test_a_baseline_of_the_same_speed_passes_and_a_slower_candidate_fails(base: Run, tmp_path: Path) -> None:
     again, slower = run_of(tmp_path, seed=2), run_of(tmp_path, scale=1.2, seed=3)
+    healthy = run_of(tmp_path, seed=4)
     text = "ttft.p50 vs baseline <= +10%"
     assert decisions(again, text, baseline=base) == ["pass"]
     assert decisions(slower, text, baseline=base) == ["fail"]
     assert decisions(slower, "ttft.p50 vs baseline <= +20%", baseline=base) == ["undecided"]
-    assert decisions(slower, "ttft.mean vs baseline <= +10%", baseline=base) == ["fail"]
+    for statistic in ("mean", "max"):  # of this baseline, which had failures, they are infinite
+        assert decisions(slower, f"ttft.{statistic} vs baseline <= +10%", baseline=base) == ["undecided"]
+    assert decisions(slower, "ttft.mean vs baseline <= +10%", baseline=healthy) == ["fail"]
     assert decisions(slower, "ttft.p50 vs baseline <= +10% (floor 50ms)", baseline=base) == ["pass"]
-    assert decisions(slower, "ttft.max vs baseline <= +10%", baseline=base) == ["undecided"]
+    assert decisions(slower, "ttft.max vs baseline <= +10%", baseline=healthy) == ["undecided"]
 
 
 def test_a_comparison_needs_a_baseline(base: Run) -> None:

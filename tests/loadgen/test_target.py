@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import sys
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import TargetError
-from loadgen.target import ServerProcess
+from loadgen.target import ServerProcess, is_gone
+from tests.loadgen.answering import server
 
 
 def command(code: str) -> list[str]:
@@ -35,6 +37,42 @@ def test_ready_watched_and_stopped(tmp_path: Path) -> None:
         assert server.is_alive()
     assert not server.is_alive()
     assert server.last_words() == "hello"
+
+
+WAY = {"headers": {"X-Tenant": "a"}, "verify": True}
+
+
+def test_a_target_is_gone_where_nobody_listens_and_not_where_somebody_is_rude(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("loadgen.target.POLL_S", 0.0)
+    with server({"/": (500, "text/plain", b"no")}) as url:
+        assert not is_gone(url, **WAY, trust_env=False)
+    assert is_gone(url, **WAY, trust_env=False)
+    monkeypatch.setattr("loadgen.target.ASK_TIMEOUT_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        assert not is_gone(address, **WAY, trust_env=False)  # it accepts, and says nothing
+        assert not is_gone(address, **WAY, trust_env=False)  # now its backlog is full
+
+
+def test_a_target_that_a_proxy_alone_reaches_is_asked_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadgen.target.POLL_S", 0.0)
+    nobody = "http://127.0.0.1:9"
+    with server({f"{nobody}/": (200, "text/plain", b"by way of the proxy")}) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy)
+        assert not is_gone(nobody, **WAY, trust_env=True)
+        assert is_gone(nobody, **WAY, trust_env=False)
+
+
+def test_a_machine_without_descriptors_cannot_say_that_a_target_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_socket(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket, "socket", no_socket)
+    assert not is_gone("http://127.0.0.1:9", **WAY, trust_env=False)
 
 
 def test_a_server_that_ends_early_is_told_with_its_last_words(tmp_path: Path) -> None:

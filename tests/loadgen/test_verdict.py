@@ -85,18 +85,23 @@ def test_prefix_contaminated_beyond_the_template_and_the_plan() -> None:
 
 
 def test_clock_stepped() -> None:
-    assert code_of(checks.clock_stepped(1, 2e9)) == "clock_stepped"
-    assert checks.clock_stepped(0, 100.0) is None
+    notice = checks.clock_stepped(13, 2e6, 25e6)
+    assert code_of(notice) == "clock_stepped"
+    assert notice is not None
+    assert "13 times" in notice.message
+    assert "25 ms in all and 2 ms at once" in notice.message
+    assert checks.clock_stepped(0, 100.0, 100.0) is None
+    assert checks.clock_stepped(40, 0.3e6, 12e6) is None  # no stamp is off by more than 0.3 ms
 
 
 def test_target_died() -> None:
     outcomes = [Outcome.OK] * 40 + [Outcome.RESET] * 3 + [Outcome.CONNECT_FAILED] * 7
-    notice = checks.target_died(make_columns(50, outcome_code=codes(outcomes)), is_alive_at_end=True)
+    refused = make_columns(50, outcome_code=codes(outcomes))
+    assert checks.target_died(refused, is_alive_at_end=True) is None  # whoever is there has not died
+    notice = checks.target_died(refused, is_alive_at_end=False)
     assert code_of(notice) == "target_died"
     assert notice is not None
     assert "40.0 s into the run" in notice.message
-    recovered = [*outcomes[:49], Outcome.OK]
-    assert checks.target_died(make_columns(50, outcome_code=codes(recovered)), is_alive_at_end=True) is None
     healthy = make_columns(50)
     assert checks.target_died(healthy, is_alive_at_end=True) is None
     assert code_of(checks.target_died(healthy, is_alive_at_end=False)) == "target_died"
@@ -106,12 +111,40 @@ def test_target_died() -> None:
 
 
 def test_interrupted() -> None:
-    assert checks.interrupted("complete", ()) is None
-    for status in ("interrupted", "failed", "running"):
-        assert code_of(checks.interrupted(status, ())) == "interrupted"
-    broke = checks.interrupted("complete", ("worker 1: MemoryError.",))
-    assert broke is not None
-    assert "MemoryError" in broke.message
+    assert code_of(checks.interrupted("interrupted")) == "interrupted"
+    for status in ("complete", "failed", "running"):
+        assert checks.interrupted(status) is None
+
+
+def test_failed() -> None:
+    for status in ("failed", "running"):
+        assert code_of(checks.failed(status, ())) == "failed"
+    for status in ("complete", "interrupted"):
+        assert checks.failed(status, ()) is None
+        broke = checks.failed(status, ("worker 1: MemoryError.",))
+        assert code_of(broke) == "failed"
+        assert "MemoryError" in str(broke)
+
+
+def test_no_answers() -> None:
+    window = Window(start_ns=0.0, end_ns=50e9)
+    assert checks.no_answers(1, make_columns(50), window) is None
+    refused = make_columns(50, outcome_code=codes([Outcome.HTTP_STATUS])[0])
+    assert code_of(checks.no_answers(0, refused, window)) == "no_answers"
+    assert "none of 50 requests" in str(checks.no_answers(0, refused, window))
+    assert "none of the 50 good answers" in str(checks.no_answers(0, make_columns(50), window))
+    assert "nothing was scheduled" in str(checks.no_answers(0, make_columns(0), window))
+
+
+@pytest.mark.parametrize("limit", ["EMFILE", "ENFILE", "EADDRNOTAVAIL", "ENOBUFS", "ENOMEM"])
+def test_what_this_machine_lacked_is_named_and_not_held_against_the_target(limit: str) -> None:
+    words = f"{limit}: in the system's words"
+    notice = checks.client_exhausted({words: 30, "ECONNREFUSED: Connection refused": 9}, 400)
+    assert code_of(notice) == "client_exhausted"
+    assert notice is not None
+    assert f"30 of 400 requests could not leave, by no fault of the target: {words}" in notice.message
+    assert checks.client_exhausted({"ECONNREFUSED: Connection refused": 9}, 400) is None
+    assert checks.client_exhausted({}, 400) is None
 
 
 def test_failures_by_kind() -> None:
