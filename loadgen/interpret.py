@@ -99,6 +99,7 @@ def to_record(exchange: Exchange, endpoint: Endpoint, *, epoch_ns: int, row: Pla
         sent_ns=_offset(exchange.sent_ns, epoch_ns),
         connected_ns=_offset(exchange.connected_ns, epoch_ns),
         written_ns=_offset(exchange.written_ns, epoch_ns),
+        write_lag_ns=None if exchange.written_ns is None else exchange.write_lag_ns,
         prompt_tokens_planned=row.prompt_tokens,
         output_tokens_planned=row.output_tokens,
         prompt_tokens=usage.prompt_tokens,

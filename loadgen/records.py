@@ -40,6 +40,8 @@ class RequestRecord:
     chunk_ns: the stamp of each token-bearing event; chunk_lower_ns: the earliest it can have been (equal
     where the stamp is exact); chunk_tokens: tokens in it, None where unknown. first_answer_ns: the first
     token that is not reasoning; equal to first_token_ns where a server tells no reasoning apart.
+    write_lag_ns: the most that we can have held the request back between sent_ns and the kernel, handshakes
+    apart.
     """
 
     index: int
@@ -50,6 +52,7 @@ class RequestRecord:
     sent_ns: int | None = None
     connected_ns: int | None = None
     written_ns: int | None = None
+    write_lag_ns: int | None = None
     headers_ns: int | None = None
     first_event_ns: int | None = None
     first_token_ns: int | None = None
@@ -108,6 +111,7 @@ def arrow_schema() -> pa.Schema:
         "sent_ns": i64,
         "connected_ns": i64,
         "written_ns": i64,
+        "write_lag_ns": i64,
         "headers_ns": i64,
         "first_event_ns": i64,
         "first_token_ns": i64,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from loadgen.errors import RunFolderError
-from loadgen.records import arrow_schema
+from loadgen.records import arrow_schema, column_names
 from loadgen.row_stream import ROW_GROUP_ROWS, RowWriter, sorted_rows, stream_path, stream_paths
 
 if TYPE_CHECKING:
@@ -227,10 +227,21 @@ class RequestRows:
         self._source = source
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """The named columns (all of them by default) as one table."""
-        if isinstance(self._source, Path):
-            return _read_parquet(self._source, columns)
-        return self._source if columns is None else self._source.select(columns)
+        """The named columns (all of them by default) as one table; null where an older file lacks one."""
+        if not isinstance(self._source, Path):
+            return self._source if columns is None else self._source.select(columns)
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        with _reading(self._source):
+            there = set(pq.read_schema(self._source).names)
+        wanted = column_names() if columns is None else columns
+        table = _read_parquet(self._source, [name for name in wanted if name in there])
+        for name in wanted:
+            if name not in there:
+                field = arrow_schema().field(name)
+                table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+        return table.select(wanted)
 
     def iter_batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The named columns in pieces of at most ROW_GROUP_ROWS rows, in order of index."""

@@ -32,6 +32,7 @@ INSTANTS = (
     "last_token_ns",
     "done_ns",
 )
+LAGS = ("recv_lag_ns", "write_lag_ns")
 COUNTS = ("prompt_tokens_planned", "output_tokens_planned", "prompt_tokens", "output_tokens", "cached_tokens")
 
 
@@ -65,6 +66,7 @@ class Columns:
     last_token_ns: Floats
     done_ns: Floats
     recv_lag_ns: Floats
+    write_lag_ns: Floats
     prompt_tokens_planned: Floats
     output_tokens_planned: Floats
     prompt_tokens: Floats
@@ -100,9 +102,8 @@ class Columns:
 
 def read_columns(rows: RequestRows) -> Columns:
     """Read every column that holds one value a request."""
-    names = (*INSTANTS, *COUNTS, "recv_lag_ns", "outcome", "stamp_source")
-    table = rows.read(names)
-    numbers = {name: _floats(table.column(name)) for name in (*INSTANTS, *COUNTS, "recv_lag_ns")}
+    table = rows.read((*INSTANTS, *LAGS, *COUNTS, "outcome", "stamp_source"))
+    numbers = {name: _floats(table.column(name)) for name in (*INSTANTS, *LAGS, *COUNTS)}
     return Columns(
         **numbers,
         outcome_code=_codes(table.column("outcome")),

@@ -184,7 +184,8 @@ def request_ranges(
     """Where the values of `request_values` can lie that are times of the server: lowest and highest.
 
     Had a request left when it was due, its answer would have come earlier by up to what it was late: with
-    is_lag_ours the low end is free of that. An answer without token events has the stamp of its end.
+    is_lag_ours the low end is free of that, and of what held it back after its send. An answer without token
+    events has the stamp of its end.
     """
     scheduled, sent = columns.scheduled_ns[counted], columns.sent_ns[counted]
     first, last = columns.first_token_ns[counted], last_ns(columns, counted)
@@ -192,18 +193,19 @@ def request_ranges(
     first_low = _known_or(by_request["first_lower_ns"], first)
     answer_low = _known_or(by_request["answer_lower_ns"], answer)
     last_low = _known_or(by_request["last_lower_ns"], last)
-    from_ns = sent if is_lag_ours else scheduled
+    held = np.nan_to_num(columns.write_lag_ns[counted])
+    from_ns = sent + held if is_lag_ours else scheduled
     e2e: tuple[Floats, Floats] = (last_low - from_ns) / 1e9, (last - scheduled) / 1e9
     return {
         "ttft_s": ((first_low - from_ns) / 1e9, (first - scheduled) / 1e9),
-        "ttft_from_send_s": ((first_low - sent) / 1e9, (first - sent) / 1e9),
+        "ttft_from_send_s": ((first_low - sent - held) / 1e9, (first - sent) / 1e9),
         "first_answer_s": ((answer_low - from_ns) / 1e9, (answer - scheduled) / 1e9),
         "tpot_s": (
             per_token(np.maximum(last_low - first, 0), tokens, by_request),
             per_token(last - first_low, tokens, by_request),
         ),
         "e2e_s": e2e,
-        "e2e_from_send_s": ((last_low - sent) / 1e9, (last - sent) / 1e9),
+        "e2e_from_send_s": ((last_low - sent - held) / 1e9, (last - sent) / 1e9),
         "max_gap_s": (by_request["max_gap_low_s"], by_request["max_gap_high_s"]),
         "normalized_latency_s": (e2e[0] / np.maximum(tokens, 1), e2e[1] / np.maximum(tokens, 1)),
     }

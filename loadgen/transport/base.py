@@ -38,7 +38,7 @@ class Exchange:
     with `status` and `headers` (lower-case names) given beside them.
     stamps: when each chunk arrived, by the kernel's receive stamp where `stamp_source` is "kernel";
     reads_ns: when this process read it; since_ns: an instant at which nothing of it had come yet. All three
-    have one item a chunk.
+    have one item a chunk. write_lag_ns: how long at most we held the request back after `sent_ns`.
     """
 
     index: int
@@ -48,6 +48,7 @@ class Exchange:
     sent_ns: int | None = None
     connected_ns: int | None = None
     written_ns: int | None = None
+    write_lag_ns: int = 0
     chunks: list[bytes] = field(default_factory=list)
     stamps: list[int] = field(default_factory=list)
     reads_ns: list[int] = field(default_factory=list)

@@ -53,6 +53,7 @@ class Connection:
         "fd",
         "framer",
         "framing",
+        "held_from_ns",
         "home",
         "idle_since_ns",
         "is_persistent",
@@ -84,6 +85,7 @@ class Connection:
     def begin(self, exchange: Exchange, payload: bytes) -> None:
         """Take an exchange; its bytes leave as soon as the connection stands."""
         self.exchange = exchange
+        self.held_from_ns = exchange.sent_ns or 0
         self.unsent = memoryview(payload)
         self.framing = Framing.HEAD
         self.framer = ResponseFramer()
@@ -108,12 +110,17 @@ class Connection:
         if code:
             self.finish(End.CONNECT_FAILED, errno_name(OSError(code, os.strerror(code))))
             return
+        exchange = self.exchange
+        assert exchange is not None
+        asked_ns = (exchange.sent_ns or 0) + exchange.write_lag_ns
+        exchange.write_lag_ns += now_ns() - max(self.transport.lookout.since_ns, asked_ns)
         self.on_connected()
 
     def on_connected(self) -> None:
         """The peer accepted: write."""
-        assert self.exchange is not None
-        self.exchange.connected_ns = now_ns()
+        exchange = self.exchange
+        assert exchange is not None
+        exchange.connected_ns = self.held_from_ns = now_ns()
         self.state = State.WRITING
         self.write()
 
@@ -126,13 +133,18 @@ class Connection:
                 at_ns = now_ns()  # before the last part leaves: the answer may be here before send() returns
                 self.unsent = self.unsent[self.sock.send(self.unsent) :]
                 if not self.unsent:
-                    exchange.written_ns = at_ns
+                    self.note_written(exchange, at_ns)
         except BlockingIOError:
             self.watch(State.WRITING, POLL_IN | POLL_OUT)
             return
         except OSError:
             pass  # the peer may have answered before it stopped listening: what can be read decides
         self.watch(State.READING, POLL_IN)
+
+    def note_written(self, exchange: Exchange, at_ns: int) -> None:
+        """The last byte has left after `at_ns`."""
+        exchange.written_ns = at_ns
+        exchange.write_lag_ns += now_ns() - self.held_from_ns
 
     def watch(self, state: State, mask: int) -> None:
         """Enter a state, in which the poller reports `mask`."""

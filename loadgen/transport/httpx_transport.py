@@ -221,6 +221,7 @@ def _note(exchange: Exchange, event: str) -> None:
             exchange.reused = exchange.connected_ns is None
         case "http11.send_request_body.complete" | "http2.send_request_body.complete":
             exchange.written_ns = now_ns()
+            exchange.write_lag_ns = exchange.written_ns - (exchange.connected_ns or exchange.sent_ns or 0)
 
 
 def _words(exc: BaseException) -> str:

@@ -131,6 +131,7 @@ class RawTransport:
             self._fail(exchange, exc)
             return
         self.counts.num_connections += 1
+        exchange.write_lag_ns = now_ns() - exchange.sent_ns
         connection = self._connection(sock, home)
         self._begin(connection, exchange, payload)
         self._connections[connection.fd] = connection

@@ -83,7 +83,7 @@ class TlsConnection(Connection):
             self.unsent = self.unsent[:0]
         at_ns = now_ns()  # as in the plain case: before the last part leaves
         if self.push() and self.exchange is not None:
-            self.exchange.written_ns = at_ns
+            self.note_written(self.exchange, at_ns)
 
     def push(self) -> bool:
         """Send ciphertext; say whether all of it has left. Asks to be called again where it has not."""

@@ -121,6 +121,7 @@ def make_columns(n: int, **changes: Any) -> Columns:
         "last_token_ns": scheduled + 2e8,
         "done_ns": scheduled + 2e8,
         "recv_lag_ns": 0.0,
+        "write_lag_ns": 0.0,
         "prompt_tokens_planned": 100.0,
         "output_tokens_planned": 20.0,
         "prompt_tokens": 100.0,
