@@ -50,8 +50,10 @@ class Kind:
 
 
 def _kind(name: str, rate: float, tokens: int, gap_ms: float, server: str = "", bench: str = "") -> Kind:
-    asked = f"--rate {rate:g} --output-tokens {tokens}" if rate else f"--output-tokens {tokens}"
-    return Kind(name=name, bench=f"{asked} {bench}", server=f"--gap-ms {gap_ms} {server}")
+    load = f"--rate {rate:g} --duration 4s" if rate else "--requests 200"
+    return Kind(
+        name=name, bench=f"{load} --output-tokens {tokens} {bench}", server=f"--gap-ms {gap_ms} {server}"
+    )
 
 
 QUIET = (
@@ -84,7 +86,7 @@ BUNDLING = (
     replace(_kind("whole answer in one write", 50, 32, 5, "--events-per-write 999"), bundles=True),
     replace(_kind("two events a write", 50, 64, 10, "--events-per-write 2"), bundles=True),
     replace(_kind("three events a write", 50, 64, 10, "--events-per-write 3"), bundles=True),
-    _kind("few gaps bundled: jitter, 2 ms buffer", 50, 64, 10, "--jitter 0.5 --buffer-ms 2"),
+    _kind("one gap in ten bundled: jitter, 5 ms buffer", 50, 64, 10, "--jitter 0.5 --buffer-ms 5"),
 )
 LOADED = (
     replace(_kind("a busy loop", 50, 64, 10), beside=(1, ALWAYS)),
