@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from benchmarks.busy import ALWAYS, IN_BURSTS, busy_loop
+from benchmarks.busy import ALWAYS, IN_BURSTS, busy_loops
 from benchmarks.runs import CLIENT_CPU, SERVER_CPU
 
 BOTH = (SERVER_CPU, CLIENT_CPU)
@@ -45,7 +45,7 @@ class Kind:
         with contextlib.ExitStack() as stack:
             if self.beside is not None:
                 for cpu in self.client_cpus:
-                    stack.enter_context(busy_loop(cpu, *self.beside))
+                    stack.enter_context(busy_loops(cpu, *self.beside))
             yield
 
 
