@@ -42,11 +42,11 @@ class BusyErrors:
 
 
 @contextlib.contextmanager
-def busy_loop(cpu: int, num: int = 1, work: str = ALWAYS) -> Iterator[None]:
-    """Keep a processor busy until the block ends, with `num` processes."""
+def busy_loops(cpu: int, num_loops: int = 1, work: str = ALWAYS) -> Iterator[None]:
+    """Keep a processor busy until the block ends, with `num_loops` processes."""
     program = f"import os, time; os.sched_setaffinity(0, {{{cpu}}})\n{work}"
     with contextlib.ExitStack() as stack:
-        for _ in range(num):
+        for _ in range(num_loops):
             process = stack.enter_context(subprocess.Popen([sys.executable, "-c", program]))
             stack.callback(process.kill)
         yield
@@ -61,7 +61,7 @@ def measure_busy(num_streams: int, num_tokens: int, tokens_per_s: int, cpus: tup
     with (
         tempfile.TemporaryDirectory() as folder,
         start_server(GOLDEN, *flags) as server,
-        busy_loop(client_cpu),
+        busy_loops(client_cpu),
     ):
         out = Path(folder) / "instants.npz"
         sizes = ["--streams", f"{num_streams}", "--tokens", f"{num_tokens}", "--cpu", f"{client_cpu}"]

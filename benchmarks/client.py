@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from benchmarks.busy import busy_loop, measure_busy
+from benchmarks.busy import busy_loops, measure_busy
 from benchmarks.runs import CLIENT_CPU, SERVER_CPU, Driven, run_bench
 from benchmarks.stacks import StackCost, opening_s
 from loadgen.golden.judge import quantile_ms
@@ -247,7 +247,7 @@ def measure_busy_core() -> Iterator[Figure]:
         name="busy core: error of the read p99", value=quantile_ms(busy.read_ns, 0.99), unit="ms", note=late
     )
     flags = ["--rate", "50", "--duration", "6s", *LENGTHS, "--output-tokens", "64"]
-    with start_server(GOLDEN, *ON_SERVER_CPU) as server, busy_loop(CLIENT_CPU):
+    with start_server(GOLDEN, *ON_SERVER_CPU) as server, busy_loops(CLIENT_CPU):
         driven = run_bench(server, *flags)
     lag_ms = driven.metric_ms("recv_lag_s")
     yield Figure(

@@ -87,7 +87,9 @@ def compute_truth(run: RunOfRows, log: GoldenLog) -> dict[str, Interval]:
     is_later[starts] = False
     ends = np.flatnonzero(is_later)
     gaps, is_gap = _between(writes, ends - 1, ends), is_known[ends]
-    later = planned - np.where(is_known[starts], tokens[starts], 1)
+    is_in_first = writes[0] == np.repeat(writes[0][starts], num_events)
+    first_tokens = np.add.reduceat(np.where(is_in_first & is_known, tokens, 0), starts)
+    later = planned - np.maximum(first_tokens, 1)
     in_several = writes[0][lasts] > writes[0][starts]
     span = _between(writes, starts, lasts)
     samples = {

@@ -2,7 +2,7 @@
 
 python -m benchmarks.verdicts                  each kind three times, some quarter of an hour
 python -m benchmarks.verdicts --only KIND --times 10
-python -m benchmarks.verdicts --markdown       the table of docs/accuracy.md
+python -m benchmarks.verdicts --markdown       the table of docs/accuracy.md; misses one by one on stderr
 
 A figure is *wrong* where it is off by more than max(1 ms, 5 %); a run ought to be invalid where a figure of
 its headline would be. Counted: runs that are called valid and show as sure what is wrong, runs that are
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -38,7 +39,7 @@ HOLD_SLACK_S = 20e-6  # a segment can be stamped that long after the send that t
 HEADLINE = ("ttft_s", "itl_s")  # of each the median, and the highest percentile that it carries
 FIGURES = tuple(f"{metric}.{name}" for metric in METRICS for name in PERCENTILES)
 OF_THE_CLIENT = ("client_late", "client_slow")
-ASKED = ("--dist", "fixed", "--input-tokens", "32", "--duration", "4s", "--workers", "1")
+ASKED = ("--dist", "fixed", "--input-tokens", "32", "--workers", "1")
 POLL_S = 0.02
 
 
@@ -51,6 +52,15 @@ class Figure:
     true: Interval | None
     range: Interval | None = None
     is_sure: bool = True
+
+    def __str__(self) -> str:
+        ends = [
+            "none" if pair is None else f"{pair[0] * 1e3:.3f} to {pair[1] * 1e3:.3f}"
+            for pair in (self.true, self.range)
+        ]
+        shown = "nothing" if self.shown is None else f"{self.shown * 1e3:.3f} ms"
+        sure = "sure" if self.is_sure else "client-limited"
+        return f"{self.name} {shown} ({sure}), true {ends[0]}, range {ends[1]}"
 
     @property
     def error_s(self) -> float | None:
@@ -273,7 +283,8 @@ def main() -> None:
     if args.list:
         print("\n".join(kind.name for kind in kinds))
         return
-    told = subprocess.run([*BENCH, "--help"], stdout=subprocess.PIPE, check=True).stdout
+    wide = {**os.environ, "COLUMNS": "200"}
+    told = subprocess.run([*BENCH, "--help"], stdout=subprocess.PIPE, env=wide, check=True).stdout
     can_refuse = b"no-realtime" in told
     print(f"{platform.platform()}, Python {platform.python_version()}; ms\n")
     print(render_row(COLUMNS, is_markdown=args.markdown))
@@ -283,11 +294,11 @@ def main() -> None:
     broken = []
     pressure = CpuPressure()
     for kind in kinds:
-        runs = []
-        for _ in range(args.times):
-            with start_server(GOLDEN, *kind.server_flags) as server:
+        runs: list[Judged] = []
+        further = further_flags(kind, can_refuse_realtime=can_refuse)
+        with start_server(GOLDEN, *kind.server_flags) as server:
+            for _ in range(args.times):
                 try:
-                    further = further_flags(kind, can_refuse_realtime=can_refuse)
                     runs.append(measure_kind(kind, server, further))
                 except (BenchError, ValueError) as exc:
                     broken.append(str(exc))
@@ -308,8 +319,10 @@ def _print_rates(
             render_row(cells, is_markdown=True) if is_markdown else f"{cells[0]:44} {cells[1]:22} {cells[2]}"
         )
     for run in judged:
-        if run.is_valid_and_wrong:
-            print(f"\nvalid and wrong: {run.kind.name}: {', '.join(run.wrong)}")
+        for name, figure in run.figures.items():
+            if name in run.wrong or figure.has_held is False:
+                said = "valid" if run.is_valid else "invalid"
+                print(f"{run.kind.name}, {said}: {figure}", file=sys.stderr)
     for words in broken:
         print(f"\ndid not run: {words}")
     if percent is not None:

@@ -93,6 +93,7 @@ def test_events_whose_tokens_are_unknown_have_no_token_gaps() -> None:
 def test_events_of_one_write_have_nothing_between_them_and_one_write_has_no_tpot() -> None:
     truth = made_up([[20, 20, 50]], write_ns=50_000)
     assert truth["itl_s.p50"][1] == 0
+    assert truth["tpot_s.p50"][1] == pytest.approx(0.030 + 50e-6)  # one token came after the first write
     assert "tpot_s.p50" not in made_up([[20, 20, 20]])
 
 
