@@ -90,7 +90,7 @@ def test_context_holds_only_what_is_known() -> None:
         "window": "requests scheduled from 3.0 s to 30.0 s; warm-up: auto (MSER-5)",
         "engine": "busy 41 % of the time",
     }
-    assert words.context_lines({}, summary()) == []
+    assert words.context_lines({}, summary(metrics={})) == []
 
 
 def test_objectives_goodput_stamps_and_server_are_told() -> None:
