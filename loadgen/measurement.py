@@ -55,8 +55,9 @@ def record(
     """Send the plan, keep every row, and write the manifest; return the manifest as written.
 
     Whatever happens in between, the folder ends with one row per planned request and a status:
-    complete, interrupted (`stop` was set) or failed (a load process, the disk, the folder). Raises UsageError
-    where the system's limits refuse the plan (nothing was sent), BrokenOffError where not all could be kept.
+    complete, interrupted (`stop` was set) or failed (a load process, the disk, the folder). Raises
+    UsageError where the system's limits refuse the plan and nothing was sent, BrokenOffError where not
+    everything could be kept.
     """
     facts: dict[str, Any] = {
         **manifest,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil, floor, log10
 from typing import TYPE_CHECKING, Any, Literal
 
 from reports.quantities import (
@@ -28,9 +29,11 @@ Json = Mapping[str, Any]
 Severity = Literal["reason", "finding", "warning"]
 
 MIN_VALUES_FOR_P99 = 100
+VALUES_FOR_P99 = 1000  # independent ones, for ten beyond it
 LITTLE_TOLERANCE = 0.05
 MIN_ERROR_SHOWN = 0.02  # of the figure; below that the digits shown say it
 TO = "–"
+SHARES = {"p90": "90 %", "p95": "95 %", "p99": "99 %"}
 LATENCY_ROWS = {
     "ttft_s": "TTFT",
     "itl_s": "ITL",
@@ -128,15 +131,17 @@ def answer(summary: Json) -> str:
     sentence += _tail(ttft)
     if itl.get("p50") is not None:
         sentence += f"; then a token every {told_time(itl, 'p50')} (median gap"
-        sentence += f", p99 {told_time(itl, 'p99')})" if itl.get("n", 0) >= MIN_VALUES_FOR_P99 else ")"
+        carried = itl.get("carries")
+        sentence += f", {carried} {told_time(itl, carried)})" if carried in SHARES else ")"
     return f"{sentence}. {share}."
 
 
 def _tail(metric: Json) -> str:
-    """Say where the tail lies; the p99 of a few values is no more than their largest, and is called that."""
-    if metric.get("n", 0) < MIN_VALUES_FOR_P99:
-        return f" and all within {format_time(metric.get('max'))}"
-    return f" and 99 % within {told_time(metric, 'p99')}" if metric.get("p99") is not None else ""
+    """Say where the tail lies: the percentile that the values carry; of a few, the largest."""
+    carried = metric.get("carries")
+    if carried in SHARES:
+        return f" and {SHARES[carried]} within {told_time(metric, carried)}"
+    return f" and all within {format_time(metric.get('max'))}"
 
 
 def rate_pairs(summary: Json) -> list[tuple[str, str]]:
@@ -196,6 +201,7 @@ def context_lines(manifest: Json, summary: Json) -> list[tuple[str, str]]:
         *(("SLO", _objective(target)) for target in slo.get("targets") or [] if target["statistic"]),
         ("goodput", _goodput(slo)),
         ("fluidity", _fluidity(slo)),
+        ("carries", _carries(summary.get("metrics") or {})),
         ("window", _window(summary.get("window") or {})),
         ("arrivals", _arrivals(summary.get("arrivals") or {}, sessions)),
         ("sessions", _sessions(sessions)),
@@ -208,6 +214,22 @@ def context_lines(manifest: Json, summary: Json) -> list[tuple[str, str]]:
         *(("server", text) for text in _server(summary.get("server") or {})),
     ]
     return [(name, text) for name, text in lines if text]
+
+
+def _carries(metrics: Json) -> str:
+    """Say which percentiles the run carries, and what would carry the p99; nothing where it does."""
+    shown = {name: metrics.get(name) or {} for name in ("ttft_s", "itl_s", "e2e_s")}
+    told = {name: metric for name, metric in shown.items() if metric.get("n_eff")}
+    if all(metric.get("carries") == "p99" for metric in told.values()):
+        return ""
+    each = ", ".join(
+        f"{LATENCY_ROWS[name]} {metric.get('carries') or 'none'}" for name, metric in told.items()
+    )
+    first, metric = next((name, m) for name, m in told.items() if m.get("carries") != "p99")
+    needed = VALUES_FOR_P99 / metric["n_eff"] * metric["n"]
+    step = 10 ** (floor(log10(needed)) - 1)
+    wanted = format_count(ceil(round(needed / step, 6)) * step)  # two figures, rounded up
+    return f"{each} (ten independent values beyond); {LATENCY_ROWS[first]} p99 wants some {wanted} requests"
 
 
 def _window(window: Json) -> str:

@@ -185,17 +185,16 @@ def _checked(
     from loadgen.target import is_gone
     from workloads.prompts import universal_words
 
-    way = {
-        "headers": headers,
-        "verify": not options.insecure,
-        "trust_env": options.transport.value == "httpx",
-    }
+    verify, trust_env = not options.insecure, options.transport.value == "httpx"
+    gone = partial(is_gone, headers=headers, verify=verify, trust_env=trust_env)
     ask = partial(
         probe,
-        **way,
+        headers=headers,
         words=universal_words(),
         extra=parse_fields(options.field),
         count_tokens=None if options.tokenizer is None else count_by_file(options.tokenizer),
+        verify=verify,
+        trust_env=trust_env,
         timeout_s=options.probe_timeout,
         stop=stop,
     )
@@ -204,7 +203,7 @@ def _checked(
         other = ask(url, api=options.api if options.api.endswith(".toml") else first.api, model=first.model)
         if _likeness(other) != _likeness(first):
             raise UsageError(f"{url} is not like {urls[0]}: {_likeness(other)} against {_likeness(first)}")
-    return OpenedTarget(urls=urls, headers=headers, preflight=first, is_gone=partial(is_gone, **way))
+    return OpenedTarget(urls=urls, headers=headers, preflight=first, is_gone=gone)
 
 
 def _likeness(preflight: Preflight) -> tuple[str, Endpoint, PromptLengths | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 from typing import TYPE_CHECKING, Any, Protocol
 
 from loadgen.errors import UsageError
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from loadgen.cli.options import PlanOptions
     from workloads import Plan, Workload
 
+REQUESTS_PER_VALUE = 2  # requests that share a queue resemble each other, and the warm-up does not count
 FIELD_OF_FLAG = {
     "rate": "rate_per_s",
     "duration": "duration_s",
@@ -79,6 +81,26 @@ class Served(Protocol):
 
     @property
     def context_tokens(self) -> int | None: ...
+
+
+def say_reach(plan: Plan, options: PlanOptions) -> str | None:
+    """Say which percentile as many requests carry, before they are sent; None where that is the p99."""
+    from loadgen.measure.measured import CARRIED
+    from loadgen.measure.metrics import PERCENTILES
+    from loadgen.stats.intervals import MIN_TAIL_EVENTS
+
+    num_values = len(plan) // REQUESTS_PER_VALUE
+    carried = [label for label in CARRIED if num_values * (1 - PERCENTILES[label]) >= MIN_TAIL_EVENTS]
+    if "p99" in carried:
+        return None
+    wanted = REQUESTS_PER_VALUE * round(MIN_TAIL_EVENTS / (1 - PERCENTILES["p99"]))
+    how = f"--requests {wanted}"
+    if options.trace:
+        how = "a longer --trace-window"
+    elif options.requests is None and plan.span_s > 0:
+        how = f"--duration {ceil(wanted / len(plan) * plan.span_s)}s"
+    reach = f"carry {carried[-1]}" if carried else "are too few for a percentile"
+    return f"{len(plan):,} requests {reach}; p99 wants some {wanted:,} ({how})"
 
 
 def fit_to_context(plan: Plan, options: PlanOptions, served: Served) -> Plan:

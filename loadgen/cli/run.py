@@ -21,7 +21,7 @@ import typer
 
 from loadgen.cli.opened import OpenedTarget, check_target_flags, open_target, show_preflight
 from loadgen.cli.options import RunOptions, origins, takes_options
-from loadgen.cli.plans import FIELD_OF_FLAG, fit_to_context, make_plan
+from loadgen.cli.plans import FIELD_OF_FLAG, fit_to_context, make_plan, say_reach
 from loadgen.cli.signals import Interruption
 from loadgen.cli.simulate import measure_simulated
 from loadgen.errors import EXIT_INVALID, EXIT_OK, BenchError, BrokenOffError, UsageError
@@ -55,10 +55,17 @@ def run(ctx: typer.Context, options: RunOptions) -> None:
 
         raise typer.Exit(run_repeatedly(ctx, options))
     plan = make_plan(options)
+    ctx.meta["bench.reach"] = say_reach(plan, options)
     with Interruption() as interruption:
         measured = measure_run(ctx, options, plan, interruption)
     show(measured, options)
     raise typer.Exit(interruption.exit_code or exit_code(measured))
+
+
+def show_reach(ctx: typer.Context, options: RunOptions) -> None:
+    """Say on stderr which percentile a run will carry, where somebody asked and it is not the p99."""
+    if (reach := ctx.meta.get("bench.reach")) and not options.quiet:
+        typer.echo(reach, err=True)
 
 
 def check_flags(options: RunOptions) -> None:
@@ -143,6 +150,7 @@ def _record(
 
     manifest = redacted(describe(ctx, options, plan, target.facts()), target.secrets)
     config = drive_config(options, plan, folder.run_id, target, manifest["seeds"]["nonce"])
+    show_reach(ctx, options)
     live = LiveView(
         plan_requests=len(plan),
         duration_s=plan.span_s,

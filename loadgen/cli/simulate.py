@@ -16,9 +16,9 @@ import typer
 
 from loadgen.cli.knobs import SETTINGS, field_names, parse_knobs
 from loadgen.cli.options import RunOptions, takes_options
-from loadgen.cli.plans import fit_to_context, make_plan
+from loadgen.cli.plans import fit_to_context, make_plan, say_reach
 from loadgen.cli.signals import Interruption
-from loadgen.errors import UsageError
+from loadgen.errors import RunFolderError, UsageError
 
 if TYPE_CHECKING:
     from loadgen.store import Run, RunFolder
@@ -40,6 +40,7 @@ def simulate(ctx: typer.Context, options: RunOptions) -> None:
     options = replace(options, simulate=True)
     check_flags(options)
     plan = make_plan(options)
+    ctx.meta["bench.reach"] = say_reach(plan, options)
     with Interruption() as interruption:
         measured = measure_run(ctx, options, plan, interruption)
     show(measured, options)
@@ -131,12 +132,14 @@ def _record(
 ) -> None:
     import msgspec
 
-    from loadgen.cli.run import describe
+    from loadgen.cli.run import describe, show_reach
     from loadgen.environment import describe_environment
+    from loadgen.store import cannot_write
     from loadgen.virtual import VirtualRows
     from reference_engine.cost import as_facts
     from reference_engine.simulation_log import open_logs
 
+    show_reach(ctx, options)
     facts: dict[str, Any] = {
         **describe(ctx, options, plan, target.facts()),
         "run_id": folder.run_id,
@@ -159,9 +162,10 @@ def _record(
     listener = Recorder(folder.run_id, rows, request_log, target.profile.outbound_ns)
     try:
         _run(options, plan, target, listener, steps, interruption)
-    finally:
         for log in (rows, steps, request_log):
             log.close()
+    except OSError as exc:
+        raise RunFolderError(cannot_write(folder.path, exc)) from exc
     status = "interrupted" if interruption.exit_code is not None else "complete"
     folder.compact_requests(plan, reason="the run was stopped before this request was due")
     ended = datetime.now(UTC).isoformat(timespec="milliseconds")

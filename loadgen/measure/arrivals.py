@@ -1,9 +1,9 @@
 """Was the process that was asked for the one that was sent? The arrivals that really left, tested.
 
-Against the plan (exactly: rate, gap distribution, dispersion, dependence of what left beside what was due)
-and, where the plan was drawn from a named renewal process, against that process by statistical tests. Those
-judge the plan (what a client changes shows against it): a test counts only where chance explains it in less
-than one run of a million, and its effect can matter to a queue.
+What left is compared with the plan (exactly: rate, gap distribution, dependence), where a shift by a
+millisecond is none: no queue tells. The plan, where it was drawn from a named renewal process, is held
+against that process by statistical tests: one counts only where chance explains it in less than one run of a
+million, and its effect can matter to a queue.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from loadgen.measure.columns import Columns, Floats
 
 FAMILY_ALPHA = 1e-6  # a draw may be uneven by chance, and a seed is drawn the same every time
+MIN_SHIFT_S = 0.001  # as late as any request may be
 MIN_ARRIVALS = 50
 MIN_BINS = 20
 ARRIVALS_PER_BIN = 10
@@ -76,7 +77,9 @@ def judge_arrivals(
         name, cv = parse_renewal(str(workload.get("arrival") or ""))
         is_renewal = name is not None and not any(workload.get(key) for key in OTHER_SOURCES)
         if name and is_renewal and workload.get("rate_per_s"):
-            tests += compare_with_renewal(sent, name, cv, float(workload["rate_per_s"]), end_ns)
+            tests += compare_with_renewal(
+                np.sort(columns.scheduled_ns), name, cv, float(workload["rate_per_s"]), end_ns
+            )
     return Arrivals(
         asked=asked,
         rate_per_s=(len(sent) - 1) / span_s,
@@ -111,7 +114,7 @@ def compare_with_plan(sent_ns: Floats, scheduled_ns: Floats) -> list[ArrivalTest
         return []
     rate = (len(sent_ns) - 1) / gaps.sum()
     planned_rate = (len(scheduled_ns) - 1) / planned.sum()
-    scale = max(float(planned.var()), float(planned.mean()) ** 2)
+    scale = max(float(planned.var()), float(planned.mean()) ** 2, MIN_SHIFT_S**2)
     lag1, planned_lag1 = _lag1_covariance(gaps) / scale, _lag1_covariance(planned) / scale
     return [
         ArrivalTest(
@@ -121,7 +124,7 @@ def compare_with_plan(sent_ns: Floats, scheduled_ns: Floats) -> list[ArrivalTest
             "gaps_vs_plan",
             float(gaps.std() / gaps.mean()),
             float(planned.std() / planned.mean()),
-            _tolerant_distance(gaps, _empirical_cdf(planned), 0.05 * float(planned.mean())),
+            _tolerant_distance(gaps, _empirical_cdf(planned), max(0.05 * float(planned.mean()), MIN_SHIFT_S)),
             0.1,
             None,
         ),
@@ -130,12 +133,14 @@ def compare_with_plan(sent_ns: Floats, scheduled_ns: Floats) -> list[ArrivalTest
 
 
 def compare_with_renewal(
-    sent_ns: Floats, name: str, cv: float, rate_per_s: float, end_ns: float
+    due_ns: Floats, name: str, cv: float, rate_per_s: float, end_ns: float
 ) -> list[ArrivalTest]:
-    """Rate, gap distribution, dependence and (Poisson) dispersion of counts against the process asked for."""
-    from scipy import special
+    """Rate, gap distribution, dependence (of ranks: gaps of a bursty process have no normal covariance) and
+    (Poisson) dispersion of counts against the process asked for.
+    """
+    from scipy import special, stats
 
-    n, gaps = len(sent_ns), np.diff(sent_ns) / 1e9
+    n, gaps = len(due_ns), np.diff(due_ns) / 1e9
     expected_n = rate_per_s * end_ns / 1e9
     spread = max(cv * np.sqrt(expected_n), 1.0)
     tests = [
@@ -152,7 +157,8 @@ def compare_with_renewal(
         off = float(np.median(np.abs(gaps * rate_per_s - 1)))
         return [*tests, ArrivalTest("gaps", off, 0.0, off, 0.1, None)]
     distance = _tolerant_distance(gaps * rate_per_s, _gap_cdf(name, cv), 0.05)
-    lag1 = _lag1_covariance(gaps) / float(gaps.var())
+    ranks = stats.rankdata(gaps)
+    lag1 = _lag1_covariance(ranks) / float(ranks.var())
     tests += [
         ArrivalTest(
             "gaps",
@@ -168,7 +174,7 @@ def compare_with_renewal(
     ]
     num_bins = n // ARRIVALS_PER_BIN
     if name == "poisson" and num_bins >= MIN_BINS:
-        counts, _ = np.histogram(sent_ns, bins=num_bins, range=(0, end_ns))
+        counts, _ = np.histogram(due_ns, bins=num_bins, range=(0, end_ns))
         index = float(counts.var(ddof=1) / counts.mean())
         below = float(special.chdtr(num_bins - 1, index * (num_bins - 1)))
         p = 2 * min(below, 1 - below)

@@ -13,7 +13,7 @@ import numpy as np
 
 from loadgen.measure.columns import Bools, Columns, Floats, Window
 from loadgen.measure.metrics import in_flight_steps
-from loadgen.stats.steady import MIN_VALUES, mser5_truncation
+from loadgen.stats.steady import MIN_VALUES, drifts, mser5_truncation
 
 
 def schedule_end_ns(columns: Columns, workload: dict[str, Any], is_open: Bools, *, is_closed: bool) -> float:
@@ -69,9 +69,14 @@ def _find_start(columns: Columns, from_ns: float) -> tuple[float, bool | None]:
     steps = in_flight_steps(columns)
     level = np.append(steps.level, 0)[np.searchsorted(steps.time_ns, scheduled, side="right") - 1]
     series = (columns.first_token_ns[counts] - scheduled, columns.last_token_ns[counts] - scheduled, level)
-    cuts = [mser5_truncation(_ranks(values)) for values in series]
-    start = max(cut.num_dropped for cut in cuts)
-    return (float(scheduled[start]) if start else from_ns), all(cut.reached_steady_state for cut in cuts)
+    ranks = [_ranks(values) for values in series]
+    cuts = [mser5_truncation(values) for values in ranks]
+    # of a short series in a steady state, MSER takes the shortest rest one time in ten
+    is_steady = all(
+        cut.reached_steady_state or not drifts(values) for cut, values in zip(cuts, ranks, strict=True)
+    )
+    start = max(cut.num_dropped * cut.reached_steady_state for cut in cuts)
+    return (float(scheduled[start]) if start else from_ns), is_steady
 
 
 def _ranks(values: Floats) -> Floats:

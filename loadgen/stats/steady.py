@@ -11,7 +11,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 BATCH = 5
+SECTIONS = 10
+DRIFT_ALPHA = 0.01
 MIN_VALUES = 20
+
+
+def drifts(series: NDArray[np.float64]) -> bool:
+    """Whether a series of 20 or more values climbs or falls from section to section (t test of the slope)."""
+    from scipy.special import stdtr
+
+    levels = np.array([section.mean() for section in np.array_split(series, SECTIONS)])
+    x = np.arange(SECTIONS) - (SECTIONS - 1) / 2
+    slope = float(x @ levels / (x @ x))
+    residuals = levels - levels.mean() - slope * x
+    error = float(np.sqrt(residuals @ residuals / (SECTIONS - 2) / (x @ x)))
+    if error == 0:
+        return slope != 0
+    return 2 * float(stdtr(SECTIONS - 2, -abs(slope) / error)) < DRIFT_ALPHA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

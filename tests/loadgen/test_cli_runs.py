@@ -31,9 +31,7 @@ def test_import_list_show_export(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert folder.parent == tmp_path / "runs"
     code, out, _ = runs(capsys, "list", "--out", tmp_path / "runs")
     assert code == 0
-    said = (
-        "complete  valid (failures; warns: too_few_samples, closed_loop, imported)  3/4 ok  import, org/model"
-    )
+    said = "complete  valid (failures; warns: closed_loop, imported)  3/4 ok  import, org/model"
     assert out == f"{folder}  {said}\n"
     code, out, _ = runs(capsys, "show", folder, "--json")
     assert code == 0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loadgen.cli.options import RunOptions
-from loadgen.cli.plans import FIELD_OF_FLAG, fit_to_context, make_plan, make_workload
+from loadgen.cli.plans import FIELD_OF_FLAG, fit_to_context, make_plan, make_workload, say_reach
 from loadgen.endpoints.openai import Completions
 from loadgen.errors import UsageError
 from loadgen.preflight import Preflight
@@ -21,6 +21,26 @@ def test_without_a_workload_the_flags_are_the_workload() -> None:
     options = RunOptions(rate=20.0, arrival="gamma(cv=2)", length_scale=0.5)
     assert make_workload(options) == Workload(rate_per_s=20.0, arrival="gamma(cv=2)", length_scale=0.5)
     assert make_plan(RunOptions(rate=20.0)).digest() == Workload(rate_per_s=20).plan(0).digest()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (
+            {"rate": 20.0, "arrival": "constant"},
+            "600 requests carry p95; p99 wants some 2,000 (--duration 100s)",
+        ),
+        ({"rate": 20.0, "requests": 250}, "250 requests carry p90; p99 wants some 2,000 (--requests 2000)"),
+        (
+            {"concurrency": 4, "requests": 30},
+            "30 requests are too few for a percentile; p99 wants some 2,000 (--requests 2000)",
+        ),
+        ({"rate": 20.0, "requests": 2000}, None),
+    ],
+)
+def test_what_a_plan_will_carry_is_said_beforehand(flags: dict[str, Any], said: str | None) -> None:
+    options = RunOptions(**flags)
+    assert say_reach(make_plan(options), options) == said
 
 
 def test_flags_change_a_preset_and_leave_the_rest() -> None:

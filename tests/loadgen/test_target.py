@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ def test_ready_watched_and_stopped(tmp_path: Path) -> None:
     assert server.last_words() == "hello"
 
 
-WAY = {"headers": {"X-Tenant": "a"}, "verify": True}
+WAY: dict[str, Any] = {"headers": {"X-Tenant": "a"}, "verify": True}
 
 
 def test_a_target_is_gone_where_nobody_listens_and_not_where_somebody_is_rude(

@@ -11,7 +11,9 @@ from loadgen.measure.arrivals import Arrivals, ArrivalTest
 from loadgen.measure.columns import Floats, Window
 from loadgen.measure.metrics import Steps
 from loadgen.measure.verdict import Notice
+from loadgen.measure.window import choose_window
 from loadgen.records import Outcome
+from tests.loadgen.queues import fifo_waits
 from tests.loadgen.rows import codes, make_columns
 
 
@@ -47,6 +49,33 @@ def test_too_few_samples_says_how_many_would_do() -> None:
 @pytest.mark.parametrize(("is_steady", "expected"), [(False, "not_steady"), (True, None), (None, None)])
 def test_not_steady(is_steady: bool | None, expected: str | None) -> None:
     assert code_of(checks.not_steady(Window(start_ns=0, end_ns=1e9, is_steady=is_steady))) == expected
+
+
+def is_steady(waits_s: Floats, due_s: Floats) -> bool | None:
+    first, last = 1e9 * (due_s + waits_s + 0.02), 1e9 * (due_s + waits_s + 0.2)
+    columns = make_columns(
+        len(due_s),
+        scheduled_ns=1e9 * due_s,
+        sent_ns=1e9 * due_s,
+        first_token_ns=first,
+        last_token_ns=last,
+        done_ns=last,
+    )
+    return choose_window(columns, None, float(due_s[-1]) * 1e9).is_steady
+
+
+@pytest.mark.parametrize(("num_requests", "most", "most_missed"), [(100, 5, 40), (600, 1, 10)])
+def test_a_stationary_queue_is_steady_and_one_above_its_capacity_is_not(
+    num_requests: int, most: int, most_missed: int
+) -> None:
+    rng = np.random.default_rng(11)
+    accused = missed = 0
+    for _ in range(200):
+        gaps, services = rng.exponential(0.05, num_requests), rng.exponential(0.025, num_requests)
+        accused += is_steady(fifo_waits(gaps, services), np.cumsum(gaps)) is False
+        missed += is_steady(fifo_waits(gaps, 3 * services), np.cumsum(gaps)) is not False
+    assert accused <= most
+    assert missed <= most_missed
 
 
 def test_token_mismatch_of_outputs_is_exact() -> None:

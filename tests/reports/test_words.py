@@ -9,20 +9,20 @@ from reports.quantities import MILLISECONDS
 
 
 def summary(**changes: Any) -> dict[str, Any]:
-    metric = {"n": 600, "p50": 0.05, "p99": 0.2, "max": 0.4}
+    metric = {"n": 600, "p50": 0.05, "p95": 0.1, "p99": 0.2, "max": 0.4, "n_eff": 300.0, "carries": "p95"}
     return {
         "verdict": {"status": "valid", "reasons": [], "findings": [], "warnings": []},
         "counts": {"scheduled": 600, "ok": 600, "failed": 0},
         "rates": {"offered_per_s": 20.0},
-        "metrics": {"ttft_s": metric, "itl_s": {**metric, "p50": 0.01, "p99": 0.05}},
+        "metrics": {"ttft_s": metric, "itl_s": {**metric, "p50": 0.01, "p99": 0.05, "carries": "p99"}},
         **changes,
     }
 
 
-def test_the_answer_names_rate_first_token_gaps_and_share() -> None:
+def test_the_answer_names_rate_first_token_gaps_and_share_by_the_percentiles_that_are_carried() -> None:
     assert words.answer(summary()) == (
-        "At 20.0 requests/s offered, half of the requests saw their first token within 50.0 ms and 99 % "
-        "within 200 ms; then a token every 10.0 ms (median gap, p99 50.0 ms). 600 of 600 requests succeeded."
+        "At 20.0 requests/s offered, half of the requests saw their first token within 50.0 ms and 95 % "
+        "within 100 ms; then a token every 10.0 ms (median gap, p99 50.0 ms). 600 of 600 requests succeeded."
     )
 
 
@@ -44,6 +44,14 @@ def test_the_answer_claims_no_percentile_of_a_handful() -> None:
 )
 def test_the_answer_says_what_there_is(changes: dict[str, Any], words_expected: str) -> None:
     assert words_expected in words.answer(summary(**changes))
+
+
+def test_what_a_run_carries_is_told_where_it_is_not_the_p99() -> None:
+    told = dict(words.context_lines({}, summary()))["carries"]
+    assert told == ("TTFT p95, ITL p99 (ten independent values beyond); TTFT p99 wants some 2,000 requests")
+    enough = {"n": 4000, "n_eff": 2000.0, "carries": "p99"}
+    assert "carries" not in dict(words.context_lines({}, summary(metrics={"ttft_s": enough})))
+    assert "carries" not in dict(words.context_lines({}, summary(metrics={})))
 
 
 def test_notices_come_reasons_first() -> None:
@@ -73,6 +81,7 @@ def test_an_interval_is_shown_or_its_absence_explained(metric: dict[str, Any], t
 
 def test_context_holds_only_what_is_known() -> None:
     known = summary(
+        metrics={},
         window={"start_s": 3.0, "end_s": 30.0, "method": "auto (MSER-5)"},
         engine={"busy_fraction": 0.41},
         arrivals={"rate_per_s": None, "asked": "poisson at 20 /s"},
@@ -81,7 +90,7 @@ def test_context_holds_only_what_is_known() -> None:
         "window": "requests scheduled from 3.0 s to 30.0 s; warm-up: auto (MSER-5)",
         "engine": "busy 41 % of the time",
     }
-    assert words.context_lines({}, summary()) == []
+    assert words.context_lines({}, summary(metrics={})) == []
 
 
 def test_objectives_goodput_stamps_and_server_are_told() -> None:
@@ -98,7 +107,9 @@ def test_objectives_goodput_stamps_and_server_are_told() -> None:
     little = {"in_flight": 8.0, "rate_times_time": 6.0, "ratio": 1.33}
     stamps = {"source": "kernel", "exact_fraction": 0.88, "uncertainty_p99_s": 0.0112}
     server = {"histograms": {"ttft_s": {"explanation": "our mean is 2 ms above the server's"}, "queue_s": {}}}
-    assert words.context_lines({}, summary(slo=slo, little=little, stamps=stamps, server=server)) == [
+    assert words.context_lines(
+        {}, summary(metrics={}, slo=slo, little=little, stamps=stamps, server=server)
+    ) == [
         ("SLO", "ttft.p99 275 ms, limit 500 ms: met, not certified at 99 % confidence"),
         ("goodput", "18.2 requests/s: 93 % of all requests had e2e within 1.00 s"),
         ("Little", "8.00 in flight on average, but rate times time is 6.00: the window is not steady"),
