@@ -34,14 +34,14 @@ class BusyErrors:
 
 
 @contextlib.contextmanager
-def busy_loop(cpu: int) -> Iterator[None]:
+def busy_loops(cpu: int, num_loops: int = 1) -> Iterator[None]:
     """Keep a processor busy until the block ends."""
     program = f"import os; os.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"
-    with subprocess.Popen([sys.executable, "-c", program]) as process:
-        try:
-            yield
-        finally:
-            process.kill()
+    with contextlib.ExitStack() as stack:
+        for _ in range(num_loops):
+            process = stack.enter_context(subprocess.Popen([sys.executable, "-c", program]))
+            stack.callback(process.kill)
+        yield
 
 
 def measure_busy(num_streams: int, num_tokens: int, tokens_per_s: int, cpus: tuple[int, int]) -> BusyErrors:
@@ -53,7 +53,7 @@ def measure_busy(num_streams: int, num_tokens: int, tokens_per_s: int, cpus: tup
     with (
         tempfile.TemporaryDirectory() as folder,
         start_server(GOLDEN, *flags) as server,
-        busy_loop(client_cpu),
+        busy_loops(client_cpu),
     ):
         out = Path(folder) / "instants.npz"
         sizes = ["--streams", f"{num_streams}", "--tokens", f"{num_tokens}", "--cpu", f"{client_cpu}"]

@@ -32,6 +32,7 @@ from loadgen.drive.messages import HELD_SIGNALS, Done, Ready, Report, Start, Sto
 from loadgen.drive.requests import ReadyRequests, RequestBodies
 from loadgen.endpoints.base import Endpoint
 from loadgen.interpret import PlanRow, has_token_since, to_record
+from loadgen.priority import StepForward, waited_ns
 from loadgen.records import RequestRecord
 from loadgen.redaction import redact, secrets_of
 from loadgen.transport.base import End, Exchange, Transport, TransportConfig
@@ -93,7 +94,12 @@ class LoadProcess:
         gc.freeze()
         gc.disable()
         cpu_s = time.process_time()
-        self._loop()
+        waited = waited_ns()
+        with StepForward(is_wanted=self._task.config.realtime) as step:
+            self._loop()
+        self.stats.scheduling = step.words
+        if waited is not None and (now_waited := waited_ns()) is not None:
+            self.stats.wait_s = (now_waited - waited) / 1e9
         self._end_live(STOPPED if self._must_stop else self._not_drained())
         for due in self._schedule.rest():
             self._ledger.add(self._exchange(due, End.UNSENT, f"{STOPPED} before this request was sent"))

@@ -50,6 +50,8 @@ class MeasureOptions:
 class RunFacts:
     """How the run went, as its load processes and its target said.
 
+    scheduling, cpu_s, wait_s: of the load processes; the most that one ran, and was ready and did not run.
+    drive_s: from the start to the end of the last of them.
     fitted_lengths: how prompt lengths were fitted, where the target's tokenizer splits the words.
     """
 
@@ -60,6 +62,10 @@ class RunFacts:
     clock_drift_ns: float = 0.0
     loop_lag_p99_s: float | None = None
     cpu_pressure_percent: float | None = None
+    scheduling: str | None = None
+    cpu_s: float | None = None
+    wait_s: float | None = None
+    drive_s: float | None = None
     fitted_lengths: str | None = None
 
     @classmethod
@@ -76,8 +82,16 @@ class RunFacts:
             clock_drift_ns=max((abs(worker.get("clock_drift_ns", 0)) for worker in workers), default=0),
             loop_lag_p99_s=_worst_lag_s(workers),
             cpu_pressure_percent=manifest.get("cpu_pressure_percent"),
+            scheduling=", ".join(sorted({w["scheduling"] for w in workers if "scheduling" in w})) or None,
+            cpu_s=_most(workers, "cpu_s"),
+            wait_s=_most(workers, "wait_s"),
+            drive_s=(drive["ended_ns"] - drive["epoch_ns"]) / 1e9 if "ended_ns" in drive else None,
             fitted_lengths=target.get("fitted_lengths"),
         )
+
+
+def _most(workers: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    return max((worker[name] for worker in workers if worker.get(name) is not None), default=None)
 
 
 def _worst_lag_s(workers: Sequence[Mapping[str, Any]]) -> float | None:

@@ -69,6 +69,7 @@ def summarize_measured(run: Run, measured: Measured, options: MeasureOptions) ->
             "model": "open" if options.is_open_loop else "closed",
             "concurrency": options.concurrency,
             "max_in_flight": options.max_in_flight,
+            "scheduling": RunFacts.of(run.manifest).scheduling,
             "sessions": describe_sessions(run, measured),
         },
         "prefix": describe_prefix(run, measured),
