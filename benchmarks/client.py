@@ -11,9 +11,10 @@ import argparse
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.busy import busy_loops, measure_busy
@@ -27,6 +28,7 @@ NULL = "tests.servers.null"
 ON_SERVER_CPU = ("--cpu", str(SERVER_CPU))
 COST_TOKENS_PER_S = 2_500
 MUST_KEEP_UP_TOKENS_PER_S = 20_000
+STILL_PAIRS = 5
 LENGTHS = ("--dist", "fixed", "--input-tokens", "32")
 
 
@@ -258,10 +260,45 @@ def measure_busy_core() -> Iterator[Figure]:
     )
 
 
+def measure_holding_still() -> Iterator[Figure]:
+    """One plan beside busy loops on the client's processor, alternately in real time and not; medians."""
+    flags = ["--rate", "50", "--duration", "6s", *LENGTHS, "--output-tokens", "64"]
+    for num_loops in (1, 8):
+        driven: dict[str, list[Driven]] = {"--realtime": [], "--no-realtime": []}
+        for pair in range(STILL_PAIRS):
+            for flag in sorted(driven, reverse=bool(pair % 2)):
+                with start_server(GOLDEN, *ON_SERVER_CPU) as server, busy_loops(CLIENT_CPU, num_loops):
+                    driven[flag].append(run_bench(server, *flags, flag))
+        for flag, runs in driven.items():
+            where = f"{num_loops} busy loops, {runs[0].worker['scheduling']}"
+            verdicts = ", ".join(run.verdict() for run in runs)
+            errors = [run.errors for run in runs if run.errors is not None]
+            yield spread(f"{where}: TTFT error p99", [quantile_ms(e.ttft_ns, 0.99) for e in errors], verdicts)
+            yield spread(f"{where}: gap error p99", [quantile_ms(e.gap_ns, 0.99) for e in errors])
+            yield spread(f"{where}: send lag p99", [run.metric_ms("send_lag_s") for run in runs])
+            yield spread(f"{where}: ran, CPU", [run.worker["cpu_s"] * 1e3 for run in runs])
+            yield spread(f"{where}: waited for it", [(run.worker["wait_s"] or 0.0) * 1e3 for run in runs])
+            late = [quantile_ms(e.lateness_ns, 0.99) for e in errors]
+            yield spread(f"{where}: server late, p99", late)
+
+
+def spread(name: str, values_ms: Sequence[float | None], note: str = "") -> Figure:
+    """The median of several runs; the note says from where to where they go."""
+    known = sorted(value for value in values_ms if value is not None)
+    reach = f"{known[0]:.3g} to {known[-1]:.3g}" if known else "not known"
+    return Figure(
+        name=name,
+        value=statistics.median(known) if known else None,
+        unit="ms",
+        note=f"{reach} {note}".rstrip(),
+    )
+
+
 SECTIONS: dict[str, Callable[[], Iterator[Figure]]] = {
     "cost": measure_cost,
     "accuracy": measure_accuracy,
     "busy": measure_busy_core,
+    "still": measure_holding_still,
     "streams": measure_streams,
     "sending": measure_sending,
     "memory": measure_memory,

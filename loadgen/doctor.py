@@ -25,6 +25,7 @@ from loadgen.environment import describe_environment
 from loadgen.errors import BenchError
 from loadgen.golden.judge import JUDGED_COLUMNS, judge, quantile_ms
 from loadgen.golden.process import GOLDEN, ServerProcess, start_server
+from loadgen.priority import HOW_TO_PERMIT, NOT_PERMITTED, StepForward
 from loadgen.store import RunFolder, load
 from loadgen.transport.sockets import start_stamping
 from workloads import Workload
@@ -102,7 +103,17 @@ def check_machine() -> list[Check]:
         Check("local ports", str(count_ports() or UNTOLD)),
         check_clock(environment["clock_source"], RealtimeOffset().width_ns),
         check_stamps(),
+        check_real_time(),
     ]
+
+
+def check_real_time() -> Check:
+    """Whether load processes may go before other work while they send."""
+    with StepForward() as step:
+        if not step.refusal:
+            return Check("real-time", f"granted ({step.words})")
+        advice = "\n".join(HOW_TO_PERMIT) if step.refusal == NOT_PERMITTED else ""
+        return Check("real-time", f"{step.refusal}; {step.words} instead", advice)
 
 
 def check_cpus(num_cpus: int, governor: str | None) -> Check:
@@ -146,20 +157,24 @@ def check_stamps() -> Check:
     return Check("receive stamps", "kernel")
 
 
-def climb(stop: threading.Event) -> Iterator[Step]:
+def climb(stop: threading.Event, *, realtime: bool = True) -> Iterator[Step]:
     """Drive the ladder of token rates, lowest first; ends early where `stop` is set."""
     with start_golden() as server:
         for tokens_per_s in LADDER_TOKENS_PER_S:
-            step = drive_step(server, tokens_per_s / LADDER_OUTPUT_TOKENS, LADDER_OUTPUT_TOKENS, stop)
+            step = drive_step(
+                server, tokens_per_s / LADDER_OUTPUT_TOKENS, LADDER_OUTPUT_TOKENS, stop, realtime
+            )
             if stop.is_set():
                 return
             yield step
 
 
-def try_planned(rate_per_s: float, output_tokens: int, stop: threading.Event) -> Step:
+def try_planned(
+    rate_per_s: float, output_tokens: int, stop: threading.Event, *, realtime: bool = True
+) -> Step:
     """Drive the rate and the mean length that somebody means to measure."""
     with start_golden() as server:
-        return drive_step(server, rate_per_s, output_tokens, stop)
+        return drive_step(server, rate_per_s, output_tokens, stop, realtime)
 
 
 def start_golden() -> AbstractContextManager[ServerProcess]:
@@ -174,7 +189,9 @@ def start_golden() -> AbstractContextManager[ServerProcess]:
     return start_server(GOLDEN, *flags, *(["--cpu", f"{cpus[0]}"] if len(cpus) > 1 else []))
 
 
-def drive_step(server: ServerProcess, rate_per_s: float, output_tokens: int, stop: threading.Event) -> Step:
+def drive_step(
+    server: ServerProcess, rate_per_s: float, output_tokens: int, stop: threading.Event, realtime: bool
+) -> Step:
     """Drive one rate for a few seconds and judge what the client recorded."""
     workload = Workload(
         rate_per_s=rate_per_s,
@@ -194,6 +211,7 @@ def drive_step(server: ServerProcess, rate_per_s: float, output_tokens: int, sto
             run_id=folder.run_id,
             workers=None,
             pin=tuple(usable_cpus()[1:]) or None,
+            realtime=realtime,
             drain_timeout_s=DRAIN_S,
         )
         folder.write_plan(plan)

@@ -19,6 +19,7 @@ Tokens = Annotated[
     int, typer.Option("--output-tokens", help="Mean length of the answers of that run.", min=1)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Realtime = Annotated[bool, typer.Option(help="Real-time scheduling of load processes, where permitted.")]
 EqualArms = Annotated[
     bool, typer.Option("--aa", help="Measure by how much equal runs differ on this machine.")
 ]
@@ -37,6 +38,7 @@ def doctor(
     rate: Rate = None,
     output_tokens: Tokens = 64,
     as_json: Json = False,
+    realtime: Realtime = True,
     aa: EqualArms = False,
     run: Flags = "",
     pairs: Pairs = 8,
@@ -59,13 +61,15 @@ def doctor(
     checks = examine.check_machine()
     for check in checks:
         console.print(f"{check.name:18} {check.value}")
-        if check.advice:
-            console.print(f"{'':18} [yellow]{check.advice}[/]")
+        for line in check.advice.splitlines():
+            console.print(f"{'':18} [yellow]{line}[/]")
     steps = []
     with Interruption() as interruption:
-        planned = None if rate is None else examine.try_planned(rate, output_tokens, interruption.stop)
+        stop, planned = interruption.stop, None
+        if rate is not None:
+            planned = examine.try_planned(rate, output_tokens, stop, realtime=realtime)
         console.print(HEADING)
-        for step in [planned] if planned else examine.climb(interruption.stop):
+        for step in [planned] if planned else examine.climb(stop, realtime=realtime):
             steps.append(step)
             console.print(row_of(step))
     if as_json:

@@ -285,6 +285,9 @@ class RunOptions(PlanOptions):
     transport: TransportName = _target(TransportName.RAW, "HTTP client.")
     workers: Any = _target("auto", "Load processes: auto or a number.", parse=_workers)
     pin: bool = _target(True, "Keep load processes and engine on cores of their own.", "--pin/--no-pin")
+    realtime: bool = _target(
+        True, "Real-time scheduling of load processes, where permitted.", "--realtime/--no-realtime"
+    )
     fresh_connections: bool = _target(False, "One connection per request.", "--fresh-connections")
     header: Texts = _target((), "Extra request header 'Name: value'; may be repeated.")
     insecure: bool = _target(False, "Do not verify the TLS certificate.", "--insecure")

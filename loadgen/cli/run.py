@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from loadgen.store import Run, RunFolder
     from workloads import Plan
 
-SAME = ("seed", "workers", "fresh_connections", "max_in_flight", "concurrency")
+SAME = ("seed", "workers", "realtime", "fresh_connections", "max_in_flight", "concurrency")
 TIMEOUTS = ("connect_timeout", "first_token_timeout", "stall_timeout", "timeout", "drain_timeout")
 COMMON = ("length_scale", "prompts", "over_context")
 DEFAULTS = {  # of the flags that a recording, or a plan that is drawn, has a use for

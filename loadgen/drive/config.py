@@ -10,6 +10,7 @@ from typing import Any
 
 from loadgen.endpoints.base import Endpoint
 from loadgen.endpoints.openai import Completions
+from loadgen.priority import NORMAL
 from loadgen.transport.base import TransportCounts
 
 
@@ -23,6 +24,7 @@ class DriveConfig:
     is a token.
     more_urls: further targets that share the load, by turns of the index or to the least busy.
     workers: load processes; None chooses by the plan and the processors. pin: the processors they may use.
+    realtime: ask the system to let them go before other work while they send.
     max_in_flight: a cap; requests above it leave late and are charged for it. concurrency: a closed loop, in
     which a request is due when one before it ends, whatever its arrival in the plan.
     """
@@ -41,6 +43,7 @@ class DriveConfig:
     run_id: str
     workers: int | None = 1
     pin: tuple[int, ...] | None = None
+    realtime: bool = True
     fresh_connections: bool = False
     transport: str = "raw"  # or httpx
     verify: bool = True
@@ -58,8 +61,8 @@ class DriveConfig:
 class WorkerStats(TransportCounts):
     """One load process's account of itself, and of its transport.
 
-    loop_lag_*_ns: how late the loop came back from a wait that an alarm ended (p99: None without such waits):
-    a sample, tens of times a second, of how long anything waits for this process.
+    scheduling: the words of priority.StepForward. wait_s: how long the loop was ready to run and did not;
+    None: not told. cpu_s: of the loop and of what was parsed after it.
     parsed_under_load: answers parsed while streams waited, for want of memory. rendered_late: requests made
     only when they were due.
     """
@@ -68,10 +71,10 @@ class WorkerStats(TransportCounts):
     num_sent: int = 0
     num_rows: int = 0
     send_lag_max_ns: int = 0
-    loop_lag_p99_ns: int | None = None
-    loop_lag_max_ns: int = 0
     peak_in_flight: int = 0
+    scheduling: str = NORMAL
     cpu_s: float = 0.0
+    wait_s: float | None = None
     max_rss_bytes: int = 0
     num_events: int = 0
     parsed_under_load: int = 0

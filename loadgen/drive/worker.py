@@ -14,7 +14,6 @@ import select
 import signal
 import sys
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields, replace
@@ -32,6 +31,7 @@ from loadgen.drive.messages import HELD_SIGNALS, Done, Ready, Report, Start, Sto
 from loadgen.drive.requests import ReadyRequests, RequestBodies
 from loadgen.endpoints.base import Endpoint
 from loadgen.interpret import PlanRow, has_token_since, to_record
+from loadgen.priority import StepForward, waited_ns
 from loadgen.records import RequestRecord
 from loadgen.redaction import redact, secrets_of
 from loadgen.transport.base import End, Exchange, Transport, TransportConfig
@@ -43,7 +43,6 @@ COLLECT_NS = 10_000_000_000
 COLLECT_MOMENT_NS = 30_000_000  # idle for at least this long before the garbage collector may run
 IDLE_MOMENT_NS = 200_000  # beside what the work itself takes
 RENDER_NS = 100_000
-MAX_LAGS = 100_000
 MAX_BURST = 32  # requests sent between two looks at the sockets
 
 STOPPED = "the run was stopped"
@@ -74,7 +73,6 @@ class LoadProcess:
         self._outbox.register(control, select.POLLOUT)
         self._epoch_ns = 0
         self._must_stop = False
-        self._lags_ns: deque[int] = deque(maxlen=MAX_LAGS)
         self._drain_at_ns = NEVER_NS
         self._report_at_ns = self._clock_at_ns = self._collect_at_ns = 0
         self.stats = WorkerStats(worker=share.worker)
@@ -93,7 +91,12 @@ class LoadProcess:
         gc.freeze()
         gc.disable()
         cpu_s = time.process_time()
-        self._loop()
+        waited = waited_ns()
+        with StepForward(is_wanted=self._task.config.realtime) as step:
+            self._loop()
+        self.stats.scheduling = step.words
+        if waited is not None and (now_waited := waited_ns()) is not None:
+            self.stats.wait_s = (now_waited - waited) / 1e9
         self._end_live(STOPPED if self._must_stop else self._not_drained())
         for due in self._schedule.rest():
             self._ledger.add(self._exchange(due, End.UNSENT, f"{STOPPED} before this request was sent"))
@@ -132,7 +135,6 @@ class LoadProcess:
             if work is None:
                 until = min(busy_at_ns, house_at_ns)
                 transport.wait(until)
-                self._lags_ns.append(now_ns() - until)
             elif not transport.wait(0):
                 work()
 
@@ -264,9 +266,6 @@ class LoadProcess:
 
     def _final_stats(self) -> WorkerStats:
         stats, counts = self.stats, self._transport.counts
-        if lags_ns := sorted(lag for lag in self._lags_ns if lag >= 0):  # below 0: sockets ended the wait
-            stats.loop_lag_p99_ns = lags_ns[-1 - len(lags_ns) // 100]
-            stats.loop_lag_max_ns = lags_ns[-1]
         stats.num_rows = self._rows.num_rows
         stats.num_events = self._ledger.num_events
         stats.parsed_under_load = self._ledger.num_parsed_under_load

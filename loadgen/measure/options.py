@@ -50,6 +50,8 @@ class MeasureOptions:
 class RunFacts:
     """How the run went, as its load processes and its target said.
 
+    scheduling, cpu_s, wait_s: of the load processes; the most that one ran, and was ready and did not run.
+    drive_s: from the start to the end of the last of them.
     fitted_lengths: how prompt lengths were fitted, where the target's tokenizer splits the words.
     """
 
@@ -59,8 +61,11 @@ class RunFacts:
     num_clock_steps: int = 0
     clock_drift_ns: float = 0.0
     clock_stepped_ns: float = 0.0
-    loop_lag_p99_s: float | None = None
     cpu_pressure_percent: float | None = None
+    scheduling: str | None = None
+    cpu_s: float | None = None
+    wait_s: float | None = None
+    drive_s: float | None = None
     fitted_lengths: str | None = None
 
     @classmethod
@@ -73,21 +78,18 @@ class RunFacts:
             status=manifest["status"],
             is_target_alive=target.get("alive_at_end", True),
             worker_errors=tuple(drive.get("worker_errors") or ()),
-            num_clock_steps=_largest(workers, "num_clock_steps"),
-            clock_drift_ns=_largest(workers, "clock_drift_ns"),
-            clock_stepped_ns=_largest(workers, "clock_stepped_ns"),
-            loop_lag_p99_s=_worst_lag_s(workers),
+            num_clock_steps=int(_most(workers, "num_clock_steps") or 0),
+            clock_drift_ns=_most(workers, "clock_drift_ns") or 0,
+            clock_stepped_ns=_most(workers, "clock_stepped_ns") or 0,
             cpu_pressure_percent=manifest.get("cpu_pressure_percent"),
+            scheduling=", ".join(sorted({w["scheduling"] for w in workers if "scheduling" in w})) or None,
+            cpu_s=_most(workers, "cpu_s"),
+            wait_s=_most(workers, "wait_s"),
+            drive_s=(drive["ended_ns"] - drive["epoch_ns"]) / 1e9 if "ended_ns" in drive else None,
             fitted_lengths=target.get("fitted_lengths"),
         )
 
 
-def _largest(workers: Sequence[Mapping[str, Any]], name: str) -> int:
-    return max((abs(worker.get(name, 0)) for worker in workers), default=0)
-
-
-def _worst_lag_s(workers: Sequence[Mapping[str, Any]]) -> float | None:
-    """The loop lag of the load process that had most; None where one does not know its own."""
-    lags = [worker.get("loop_lag_p99_ns") for worker in workers if worker.get("num_sent")]
-    known = [lag / 1e9 for lag in lags if lag is not None]
-    return max(known) if known and len(known) == len(lags) else None
+def _most(workers: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """The largest size of a fact over the load processes; None where none tells it."""
+    return max((abs(worker[name]) for worker in workers if worker.get(name) is not None), default=None)

@@ -27,13 +27,12 @@ from loadgen.measure.options import MeasureOptions, RunFacts
 from loadgen.measure.remarks import section_means
 from loadgen.measure.server import describe_server
 from loadgen.measure.slo import Objective, met_by_request
+from loadgen.measure.starved import advice_for_starved
 from loadgen.measure.verdict import Notice, Verdict
 from loadgen.records import Outcome
 from loadgen.stats.certify import certify
 from loadgen.stats.intervals import independent_values
 from loadgen.store import SUMMARY_SCHEMA_VERSION, Run
-
-STARVED = "Lower --rate (--trace-speed), add --workers, or keep other work off its cores."
 
 
 def summarize(run: Run, options: MeasureOptions | None = None) -> dict[str, Any]:
@@ -69,6 +68,7 @@ def summarize_measured(run: Run, measured: Measured, options: MeasureOptions) ->
             "model": "open" if options.is_open_loop else "closed",
             "concurrency": options.concurrency,
             "max_in_flight": options.max_in_flight,
+            "scheduling": RunFacts.of(run.manifest).scheduling,
             "sessions": describe_sessions(run, measured),
         },
         "prefix": describe_prefix(run, measured),
@@ -249,8 +249,11 @@ def judge(
     is_cut = bool(died or stopped or broke)
     counts = columns.count_outcomes()
     errors = count_errors(run) if counts.get(Outcome.CONNECT_FAILED) else {}
+    advice = advice_for_starved(
+        facts.scheduling, cpu_s=facts.cpu_s, wait_s=facts.wait_s, drive_s=facts.drive_s
+    )
     late = error.client_late(
-        unsure, metrics["send_lag_s"].statistics["p99"], limit_s=options.max_send_lag_s, advice=STARVED
+        unsure, metrics["send_lag_s"].statistics["p99"], limit_s=options.max_send_lag_s, advice=advice
     )
     steady = checks.not_steady(window)
     texts = run.plan_source.get("texts")
@@ -262,7 +265,7 @@ def judge(
         checks.client_exhausted(errors, len(columns)),
         checks.no_answers(int(measured.counted.sum()), columns, window),
         late if options.max_in_flight is None else None,
-        error.client_slow(unsure, measured.uncertainty_p99_s(), advice=STARVED),
+        error.client_slow(unsure, measured.uncertainty_p99_s(), advice=advice),
         None if is_cut else checks.arrivals_mismatch(arrivals),
         *(too_few_samples(measured, named) for named in options.named if not is_certified(measured, named)),
         steady if options.named else None,

@@ -47,6 +47,7 @@ def columns(sent_ms: list[float], first_ms: list[float], last_ms: list[float], t
         last_token_ns=np.array(last_ms) * MS,
         done_ns=nothing,
         recv_lag_ns=nothing,
+        write_lag_ns=nothing,
         prompt_tokens_planned=nothing,
         output_tokens_planned=nothing,
         prompt_tokens=nothing,

@@ -216,6 +216,7 @@ def test_a_closed_loop_is_named_and_not_blamed_for_its_waits(tmp_path: Path) -> 
         "model": "closed",
         "concurrency": None,
         "max_in_flight": 4,
+        "scheduling": None,
         "sessions": None,
     }
     assert codes(summary, "reasons") == []
