@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from math import sqrt
+from typing import Any
 
 import numpy as np
 
@@ -47,14 +48,22 @@ class Trend(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """answer_s: what a long answer takes where nothing holds it up. shortfall: by how much slower requests
-    left than they were asked to come, as a share. needed_s: how long a run should tell, where none is told.
+    """num: requests judged. answer_s: what a long answer takes where nothing holds it up. shortfall: by how
+    much slower requests left than they were asked to come, a share. needed_s: how long a run should tell, where
+    this one does not.
     """
 
     trend: Trend
+    num: int = 0
     answer_s: float | None = None
     shortfall: float | None = None
     needed_s: float | None = None
+
+
+def is_steady(summary: dict[str, Any]) -> bool | None:
+    """What a summary says of its backlog; None where it is undecided, or was not judged."""
+    found = summary.get("backlog")
+    return {Trend.STEADY: True, Trend.UNSTABLE: False}.get(found["trend"]) if found else None
 
 
 def run_length_s(answer_s: float, rate_per_s: float) -> float:
@@ -74,20 +83,21 @@ def judge_backlog(columns: Columns, length_s: float, rate_per_s: float | None = 
         return Backlog(trend=Trend.UNDECIDED)
     rate = rate_per_s or len(columns) / length_s
     cv2, longest = spread_of_lengths(columns)
-    fast = max(float(np.quantile(took, FAST)), 0.0)
-    answer_s = fast * longest
+    fast = float(np.quantile(took, FAST))
+    answer_s = max(fast, 0.0) * longest
     start_s = min(answer_s, length_s / MIN_ANSWERS)
     rows = at >= start_s
     num = int(rows.sum())
     if num < MIN_ARRIVALS or length_s < MIN_ANSWERS * answer_s:
         needed = max(run_length_s(answer_s, rate), MARGIN * length_s)
-        return Backlog(trend=Trend.UNDECIDED, answer_s=answer_s, needed_s=needed)
+        return Backlog(trend=Trend.UNDECIDED, num=num, answer_s=answer_s, needed_s=needed)
     at, took, waited = at[rows], took[rows], waited[rows]
     scheduled = columns.scheduled_ns / 1e9
     dispersion = dispersion_of(scheduled, start_s, length_s)
     noise = sqrt((dispersion + cv2) / num)
     # of a busy server only: how requests came shows in what leaves no longer, but for an answer's length
-    own_noise = sqrt((cv2 + dispersion * min(1.0, (rate * answer_s + 1) / num)) / num)
+    own_dispersion = dispersion * min(1.0, (rate * answer_s + 1) / num) if rate_per_s else dispersion
+    own_noise = sqrt((cv2 + own_dispersion) / num)
     late = at - np.searchsorted(scheduled, at) / rate  # against even distances at the rate
     series = [Drift.of(at, values, late) for values in (took, in_flight_at(columns, at) / rate)]
     waiting_per_s = Drift.of(at, waited, late).per_s
@@ -106,7 +116,7 @@ def judge_backlog(columns: Columns, length_s: float, rate_per_s: float | None = 
     excess = rate * float(took.mean() - fast)
     is_idle = excess <= max(IDLE_REQUESTS, IDLE_SHARE * noise * num) and series[0].shortfall < 1.5 * MISSED
     carried = [is_carried(one) for one in series]
-    if all(carried) or (is_idle and all(one.per_s < MISSED / 2 for one in series)):
+    if all(carried) or (is_idle and series[0].per_s < MISSED / 2):
         trend = Trend.STEADY
     elif any(map(is_growing, series)) and not any(carried):
         trend = Trend.UNSTABLE
@@ -114,6 +124,7 @@ def judge_backlog(columns: Columns, length_s: float, rate_per_s: float | None = 
         trend = Trend.UNDECIDED
     return Backlog(
         trend=trend,
+        num=num,
         answer_s=answer_s,
         shortfall=series[0].shortfall,
         needed_s=2 * length_s if trend == Trend.UNDECIDED else None,
@@ -140,6 +151,12 @@ class Drift:
         even = [float(part.mean()) for part in np.array_split(values + late, 3)]
         is_bent = last - middle <= BEND * (middle - first) or even[2] - even[1] <= BEND * (even[1] - even[0])
         return cls(per_s=per_s, shortfall=shortfall, is_rising=first < middle < last and not is_bent)
+
+
+def answer_length_s(columns: Columns) -> float:
+    """What a long answer takes where nothing holds it up: after that, answers flow. 0 without answers."""
+    _, took, _ = equal_answers(columns)
+    return max(float(np.quantile(took, FAST)), 0.0) * spread_of_lengths(columns)[1] if len(took) else 0.0
 
 
 def equal_answers(columns: Columns) -> tuple[Floats, Floats, Floats]:
