@@ -32,7 +32,7 @@ TOLERATED = 0.03
 SURE, LIKELY = 3.5, 1.5  # standard errors
 MIN_GROWTH = 3.0  # requests
 BEND = 0.4  # growth from the second third to the last, of that before: what settles grows less and less
-SLOWING = 1.04
+SLOWING, FAR_SLOWING = 1.04, 1.5
 MIN_DISPERSION = 0.05  # arrivals at even distances
 IDLE_REQUESTS, IDLE_SHARE = 0.25, 0.05
 CUT_SHORT = [OUTCOMES.index(outcome) for outcome in (Outcome.TIMEOUT, Outcome.STALLED, Outcome.CANCELLED)]
@@ -49,8 +49,8 @@ class Trend(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
     """num: requests judged. answer_s: what a long answer takes where nothing holds it up. shortfall: by how
-    much slower requests left than they were asked to come, a share. needed_s: how long a run should tell, where
-    this one does not.
+    much slower requests left than they were asked to come, a share. needed_s: how long a run should tell,
+    where this one does not.
     """
 
     trend: Trend
@@ -88,6 +88,9 @@ def judge_backlog(columns: Columns, length_s: float, rate_per_s: float | None = 
     start_s = min(answer_s, length_s / MIN_ANSWERS)
     rows = at >= start_s
     num = int(rows.sum())
+    if num >= MIN_ARRIVALS and length_s < MIN_ANSWERS * answer_s and slowing(columns, rate) > FAR_SLOWING:
+        # the more there are, the slower all become: no answer tells what one takes that nothing holds up
+        return Backlog(trend=Trend.UNSTABLE, num=num, answer_s=answer_s)
     if num < MIN_ARRIVALS or length_s < MIN_ANSWERS * answer_s:
         needed = max(run_length_s(answer_s, rate), MARGIN * length_s)
         return Backlog(trend=Trend.UNDECIDED, num=num, answer_s=answer_s, needed_s=needed)
@@ -96,15 +99,15 @@ def judge_backlog(columns: Columns, length_s: float, rate_per_s: float | None = 
     dispersion = dispersion_of(scheduled, start_s, length_s)
     noise = sqrt((dispersion + cv2) / num)
     # of a busy server only: how requests came shows in what leaves no longer, but for an answer's length
-    own_dispersion = dispersion * min(1.0, (rate * answer_s + 1) / num) if rate_per_s else dispersion
-    own_noise = sqrt((cv2 + own_dispersion) / num)
-    late = at - np.searchsorted(scheduled, at) / rate  # against even distances at the rate
+    own_noise = sqrt((cv2 + dispersion * min(1.0, (rate * answer_s + 1) / num)) / num)
+    # against even distances at the rate; a trace is the rate
+    late = at - np.searchsorted(scheduled, at) / rate_per_s if rate_per_s else np.zeros(num)
     series = [Drift.of(at, values, late) for values in (took, in_flight_at(columns, at) / rate)]
     waiting_per_s = Drift.of(at, waited, late).per_s
 
     def is_growing(one: Drift) -> bool:
         is_sure = one.per_s > SURE * noise and one.shortfall > TOLERATED
-        is_likely = one.per_s > LIKELY * noise and one.shortfall > TOLERATED + SURE * own_noise
+        is_likely = rate_per_s and one.per_s > LIKELY * noise and one.shortfall > TOLERATED + SURE * own_noise
         is_much = one.per_s * rate * (length_s - start_s) > MIN_GROWTH and num > MIN_ARRIVALS * dispersion
         if not (one.is_rising and is_much and (is_sure or is_likely)):
             return False
@@ -206,7 +209,7 @@ def in_flight_at(columns: Columns, at_s: Floats) -> Floats:
 
 
 def slowing(columns: Columns, rate_per_s: float) -> float:
-    """By how many seconds an answer of mean length takes longer for one more in flight, times the rate.
+    """By how many seconds an answer of mean length is longer written for one more in flight, times the rate.
 
     Above 1, no number in flight is enough for a server that takes all at once and serves them slower.
     """
@@ -218,8 +221,8 @@ def slowing(columns: Columns, rate_per_s: float) -> float:
     met = np.diff(np.interp([one.sent_ns, one.last_token_ns], steps.time_ns, area), axis=0)[0]
     level = met / (one.last_token_ns - one.sent_ns)
     writing = (one.last_token_ns - one.first_token_ns) / (one.output_tokens - 1)
-    took_s = (one.first_token_ns - one.sent_ns + writing * (one.output_tokens.mean() - 1)) / 1e9
-    return rate_per_s * slope(level, took_s, one.output_tokens)
+    written_s = writing * one.output_tokens.mean() / 1e9
+    return rate_per_s * slope(level, written_s, one.output_tokens)
 
 
 def slope(x: Floats, y: Floats, weights: Floats | None = None) -> float:
