@@ -57,6 +57,6 @@ def format_figure(label: str, value: float | None) -> str:
 def _remark(point: Mapping[str, Any]) -> Text:
     if point["passes"] is None:
         return Text(f"INVALID {' '.join(point['reasons'])}", style="red")
-    if not point["is_stable"]:
+    if point["is_stable"] is False:
         return Text("backlog grows", style="yellow")
     return Text("holds", style="green") if point["passes"] else Text("fails", style="yellow")

@@ -51,7 +51,7 @@ def describe_capacity(folder: Path) -> SeriesPage:
 def _row(point: Json, document: Json, folder: Path) -> list[str | Cell]:
     said = {True: "holds", False: "fails", None: "invalid"}[point["passes"]]
     remarks = [said, *(point["reasons"] if point["passes"] is None else [])]
-    remarks += [] if point["is_stable"] else ["backlog grows"]
+    remarks += ["backlog grows"] if point["is_stable"] is False else []
     return [
         run_link(folder, point["folder"], f"{format_number(point['rate_per_s'])} /s"),
         ", ".join(remarks),

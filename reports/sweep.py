@@ -1,4 +1,4 @@
-"""A sweep in the terminal: one line a rate, unstable and invalid points marked as such."""
+"""A sweep in the terminal: one line a rate, points that are not steady or not valid marked as such."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.text import Text
 from reports.quantities import format_number, format_time
 
 LATENCIES = (("ttft_s", "p50"), ("ttft_s", "p99"), ("itl_s", "p50"), ("itl_s", "p99"), ("e2e_s", "p99"))
+NOT_STEADY = {False: "unstable", None: "undecided"}
 WIDE_LATENCIES = tuple((metric, s) for metric in ("ttft_s", "itl_s", "e2e_s") for s in ("p50", "p90", "p99"))
 
 
@@ -95,5 +96,5 @@ def _remark(point: Mapping[str, Any]) -> Text:
     if point["status"] != "valid":
         return Text("INVALID", style="red")
     if not point["is_stable"]:
-        return Text("unstable", style="yellow")
+        return Text(NOT_STEADY[point["is_stable"]], style="yellow")
     return Text(f"{point['failed']} failed", style="yellow") if point["failed"] else Text("")

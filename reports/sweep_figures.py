@@ -1,14 +1,15 @@
 """Figures of a sweep: latency against throughput and rate, and what was achieved of what was offered.
 
 Draws the points of sweep.json: one curve by its percentiles, several each in a colour of its own. A point
-whose backlog grew is hollow, one whose measurement is invalid a grey cross: neither is a steady state.
+whose backlog grew is hollow, an undecided one half full, one whose measurement is invalid a grey cross: none
+of them is a steady state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 Sweep = Mapping[str, Any]
 DASHED = (0, (4, 3))
+FILL: Mapping[bool | None, Literal["full", "none", "left"]] = {True: "full", False: "none", None: "left"}
 STATISTIC_COLOURS = {"p50": BLUE, "p90": GREEN, "p99": VERMILLION}
 
 
@@ -136,7 +138,7 @@ def _draw_points(
     y: list[float | None],
     line: Line,
 ) -> None:
-    """Join the points in order of rate; mark each as steady, unstable or invalid."""
+    """Join the points in order of rate; mark each as steady, undecided, unstable or invalid."""
     values = np.array([np.nan if value is None else value for value in y])
     ax.plot(x, values, color=line.colour, linewidth=1.2, linestyle=line.style, label=line.label)
     for at, value, point in zip(x, values, points, strict=True):
@@ -149,7 +151,7 @@ def _draw_points(
                 "o",
                 color=line.colour,
                 markersize=4.5,
-                fillstyle="full" if point["is_stable"] else "none",
+                fillstyle=FILL[point["is_stable"]],
             )
 
 
@@ -205,11 +207,13 @@ def sweep_figures(sweep: Sweep) -> dict[str, FigureSpec[Sweep]]:
 
 
 def _describe_marks(points: Sequence[Sweep]) -> str:
-    hollow = any(point["status"] == "valid" and not point["is_stable"] for point in points)
-    crosses = any(point["status"] != "valid" for point in points)
-    return (" A hollow point has a growing backlog." if hollow else "") + (
-        " A grey cross is an invalid measurement." if crosses else ""
-    )
+    drawn = {point["is_stable"] if point["status"] == "valid" else "invalid" for point in points}
+    told = {
+        False: " A hollow point has a growing backlog.",
+        None: " Of a half-filled point it is undecided whether its backlog grows.",
+        "invalid": " A grey cross is an invalid measurement.",
+    }
+    return "".join(sentence for mark, sentence in told.items() if mark in drawn)
 
 
 def _describe_saturation(curves: Sequence[Sweep]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from loadgen.measure.replicates import read_document
 from reports.pages import Cell, SeriesPage, Table, run_link
 from reports.quantities import format_count, format_number, format_time
-from reports.sweep import curves_of, objectives, sentences
+from reports.sweep import NOT_STEADY, curves_of, objectives, sentences
 from reports.sweep_figures import sweep_figures
 
 COLUMNS = (
@@ -70,7 +70,7 @@ def _row(curve: str, point: Mapping[str, Any], folder: Path) -> list[str | Cell]
 def _remark(point: Mapping[str, Any]) -> str:
     remarks = [*point["reasons"]]
     if not point["is_stable"]:
-        remarks.append("unstable")
+        remarks.append(NOT_STEADY[point["is_stable"]])
     if point["failed"]:
         remarks.append(f"{format_count(point['failed'])} failed")
     return ", ".join(remarks)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from tests.test_bad_input import bench
 
 
 def point(
-    rate: float, *, is_stable: bool = True, status: str = "valid", latency_s: float = 1.0
+    rate: float, *, is_stable: bool | None = True, status: str = "valid", latency_s: float = 1.0
 ) -> SweepPoint:
     return SweepPoint(
         rate_per_s=rate,
@@ -78,10 +77,41 @@ def test_an_invalid_point_says_nothing() -> None:
     assert "up to 30 requests/s" in found.sentence()
 
 
-def test_too_few_requests_leave_saturation_undecided() -> None:
-    found = find_saturation([replace(point(rate), is_backlog_judged=False) for rate in (10, 20)])
+def test_undecided_rates_lie_between() -> None:
+    found = find_saturation([point(5), point(10, is_stable=None), point(20, is_stable=False)])
+    assert (found.stable_per_s, found.unstable_per_s) == (5, 20)
+    found = find_saturation([point(rate, is_stable=None) for rate in (10, 20)])
     assert (found.stable_per_s, found.unstable_per_s) == (None, None)
     assert "undecided" in found.sentence()
+
+
+@pytest.mark.parametrize(
+    ("runs", "told"),
+    [((True, None), True), ((False, None), False), ((True, False), None), ((None, None), None)],
+)
+def test_runs_of_one_rate_say_of_the_backlog_what_they_agree_on(
+    runs: tuple[bool | None, ...], told: bool | None
+) -> None:
+    assert SweepPoint.of_replicates([point(10, is_stable=one) for one in runs]).is_stable is told
+
+
+def test_a_sweep_finds_the_length_of_its_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whole batches of 8 answers of 1.8 s: 4.4 requests/s. Only a length that is given stays."""
+    server = ("--simulate", "--policy", "static", "--max-batch", "8", "--cost", "affine(base=30ms,per_seq=0)")
+    load = ("--output-tokens", "60", "--dist", "fixed", "--rates", "3,5")
+    assert bench("sweep", *server, *load, "--out", tmp_path / "found", "--json") == 0
+    found = capsys.readouterr()
+    assert "since an answer takes 1.8" in found.err
+    assert json.loads(found.out)["saturation"]["stable_per_s"] == 3
+    assert json.loads(found.out)["saturation"]["unstable_per_s"] == 5
+    assert bench("sweep", *server, *load, "--out", tmp_path / "given", "--json", "--duration", "3s") == 0
+    given = capsys.readouterr()
+    assert "since an answer takes" not in given.err
+    points = json.loads(given.out)["points"]
+    assert [point["is_stable"] for point in points] == [None, None]  # too few requests to tell
+    (folder,) = (tmp_path / "given").iterdir()
+    window = json.loads((folder / points[0]["folder"] / "summary.json").read_text())["window"]
+    assert window["end_s"] == 3.0
 
 
 def test_no_steady_point_is_an_answer() -> None:
@@ -159,7 +189,7 @@ def test_each_policy_has_a_curve(tmp_path: Path, capsys: pytest.CaptureFixture[s
     cost = ("--simulate", "--cost", "affine(base=8ms,per_seq=0.25ms)", "--duration", "20s", "--quiet")
     rates = ("--policy", "static,vllm-v1", "--rates", "2,6,40", "--output-tokens", "80")
     assert bench("sweep", *cost, *rates, "--out", tmp_path) == 0
-    assert "static: saturation lies" in capsys.readouterr().out
+    assert "static: no rate was steady: saturation lies below 40" in capsys.readouterr().out
     (folder,) = tmp_path.iterdir()
     static, continuous = json.loads((folder / "sweep.json").read_text())["curves"]
     assert (static["name"], continuous["name"]) == ("static", "vllm-v1")

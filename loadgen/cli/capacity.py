@@ -243,7 +243,7 @@ def progress_line(point: CapacityPoint) -> str:
 
     said = {True: "holds", False: "fails", None: f"invalid: {', '.join(point.reasons)}"}[point.passes]
     kind = "probe" if point.is_probe else f"seed {point.seed}"
-    steady = "" if point.is_stable else ", backlog grows"
+    steady = ", backlog grows" if point.is_stable is False else ""
     return f"{point.rate_per_s:8.4g} /s  {kind:8}  {said}{steady}  {describe_figures(point.figures)}"
 
 

@@ -1,19 +1,24 @@
 """`bench sweep`: a run per rate, in random order; latency against throughput, the knee, saturation.
 
-With `--policy A,B` the same plans go through each policy, and a curve stands for each.
+With `--policy A,B` the same plans go through each policy, and a curve stands for each. Where no length is
+given, a few answers say how long runs must be, and one that does not tell whether its backlog grows is made
+again, longer.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from math import ceil
+from shutil import rmtree
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 from loadgen.cli.options import RunOptions, takes_options
-from loadgen.cli.plans import make_plan
+from loadgen.cli.plans import make_plan, make_workload
 from loadgen.cli.run import check_flags
 from loadgen.cli.several import (
     make_folder,
@@ -26,6 +31,7 @@ from loadgen.cli.several import (
 from loadgen.cli.signals import Interruption
 from loadgen.cli.windows import share_window
 from loadgen.errors import EXIT_INVALID, EXIT_OK, UsageError
+from loadgen.units import format_seconds
 
 if TYPE_CHECKING:
     from loadgen.measure.sweep import SweepPoint
@@ -33,6 +39,8 @@ if TYPE_CHECKING:
 
 DOCUMENT = "sweep.json"
 MAX_POINTS = 200
+PROBE_REQUESTS = 3
+MAX_LONGER = 8  # of the first length: no run is made longer than that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +98,7 @@ def sweep(ctx: typer.Context, options: SweepOptions) -> None:
     ]
     plans = [make_plan(one) for one in asked]
     folder = make_folder(options, "sweep")
+    is_given = has_length(asked[0])
     # in random order, so that drift is not taken for the rate
     order = random.Random(options.seed).sample(range(len(asked)), len(asked))
     runs: dict[int, Run] = {}
@@ -104,14 +113,29 @@ def sweep(ctx: typer.Context, options: SweepOptions) -> None:
         return found
 
     with Interruption() as interruption:
-        for number in order:
+        if not is_given:
+            answer_s = probe_answer_s(ctx, replace(asked[0], out=folder), interruption)
+            asked = [replace(one, duration=first_length_s(one, answer_s)) for one in asked]
+            plans = [make_plan(one) for one in asked]
+            tell(options, estimate(asked, answer_s))
+        first_s = [one.duration or 0.0 for one in asked]
+        waiting = order if interruption.exit_code is None else []
+        while waiting:
+            number, *waiting = waiting
             one = replace(asked[number], out=folder)
             runs[number] = measure_one(ctx, one, interruption, plans[number])
             arms = [
                 other for other in order if (asked[other].rate, asked[other].seed) == (one.rate, one.seed)
             ]
-            if all(other in runs for other in arms):
+            if all(other in runs and other not in waiting for other in arms):
                 runs |= zip(arms, share_window([runs[other] for other in arms]), strict=True)
+                needed_s = 0.0 if is_given else longest_needed_s([runs[other] for other in arms])
+                if (one.duration or 0.0) < needed_s <= MAX_LONGER * first_s[number]:
+                    tell(options, f"{one.rate:g} requests/s: undecided, once more for {needed_s:.0f} s")
+                    for other in arms:
+                        asked[other] = replace(asked[other], duration=needed_s)
+                        plans[other] = make_plan(asked[other])
+                    waiting = [*arms, *waiting]
             write_document(folder, DOCUMENT, describe(points(), options))
             if interruption.exit_code is not None:
                 break
@@ -122,6 +146,69 @@ def sweep(ctx: typer.Context, options: SweepOptions) -> None:
     show_series(document, options, partial(print_sweep, wide=options.wide), folder)
     valid = all(point.status == "valid" for curve in curves.values() for point in curve)
     raise typer.Exit(interruption.exit_code or (EXIT_OK if valid else EXIT_INVALID))
+
+
+def has_length(options: RunOptions) -> bool:
+    """Whether flags or the workload say how long a run is."""
+    from workloads import Workload
+
+    workload = make_workload(options)
+    return options.duration is not None or (workload.num_requests, workload.duration_s) != (
+        None,
+        Workload().duration_s,
+    )
+
+
+def probe_answer_s(ctx: typer.Context, one: RunOptions, interruption: Interruption) -> float:
+    """Ask for a few answers, one by one, and return how long the longest took; 0 where none came. No run of
+    the sweep: nothing of it is kept.
+    """
+    one = replace(
+        one,
+        requests=PROBE_REQUESTS,
+        concurrency=1,
+        max_in_flight=None,
+        sessions=None,
+        rate=None,
+        name="probe",
+    )
+    probe = measure_one(ctx, one, interruption, make_plan(one))
+    summary = probe.summary
+    rmtree(probe.path)
+    return float(summary["metrics"]["e2e_s"]["max"] or 0.0) if summary else 0.0
+
+
+def first_length_s(one: RunOptions, answer_s: float) -> float:
+    """How long the first run at a rate is."""
+    from loadgen.measure.backlog import run_length_s
+
+    assert one.rate is not None
+    return float(ceil(run_length_s(answer_s, one.rate)))
+
+
+def estimate(asked: Sequence[RunOptions], answer_s: float) -> str:
+    """Say how long the runs will take."""
+    lengths = [one.duration or 0.0 for one in asked]
+    when = (
+        "virtual time"
+        if asked[0].simulate
+        else f"about {(sum(lengths) + len(lengths) * answer_s) / 60:.0f} min"
+    )
+    return (
+        f"{len(lengths)} runs of {min(lengths):.0f} to {max(lengths):.0f} s, since an answer takes "
+        f"{format_seconds(answer_s)}: {when} in all, and longer where one does not tell (--duration fixes it)"
+    )
+
+
+def longest_needed_s(runs: Sequence[Run]) -> float:
+    """How long the runs should have been to tell whether their backlog grows; 0 where they did."""
+    return max(float(((run.summary or {}).get("backlog") or {}).get("needed_s") or 0.0) for run in runs)
+
+
+def tell(options: RunOptions, line: str) -> None:
+    """A line of progress."""
+    if not options.quiet:
+        typer.echo(line, err=True)
 
 
 def name_of(policy: str, rate: float, num_policies: int) -> str:

@@ -14,6 +14,7 @@ from math import exp, inf, isfinite, log
 from typing import Any
 
 from loadgen.errors import RunFolderError, UsageError
+from loadgen.measure.backlog import is_steady
 from loadgen.measure.error import figure_of
 from loadgen.measure.measured import Measured, measure
 from loadgen.measure.metrics import UNITS
@@ -45,7 +46,7 @@ class CapacityPoint:
     seed: int
     folder: str
     reasons: tuple[str, ...]
-    is_stable: bool
+    is_stable: bool | None
     failed: int
     requests: int
     seconds: float
@@ -63,10 +64,10 @@ class CapacityPoint:
         assert summary is not None
         measured = measure(run, MeasureOptions.of(run.manifest))
         reasons = tuple(reason["code"] for reason in summary["verdict"]["reasons"])
-        is_stable = all(finding["code"] != "unstable" for finding in summary["verdict"]["findings"])
+        is_stable = is_steady(summary)
         num = measured.num_scheduled
         num_failed = num - int(measured.counted.sum())
-        is_healthy = is_stable and num_failed <= MAX_FAILED_SHARE * num
+        is_healthy = is_stable is not False and num_failed <= MAX_FAILED_SHARE * num
         found = [compare_with_limit(measured, one, num_failed / max(num, 1)) for one in objectives]
         figures = [figure for figure, _, _ in found]
         margin = max((m for _, m, _ in found), default=inf)

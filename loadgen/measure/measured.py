@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from loadgen.measure.arrivals import OTHER_SOURCES, parse_renewal
+from loadgen.measure.backlog import Backlog, judge_backlog
 from loadgen.measure.columns import Bools, Columns, Floats, Window, read_columns
 from loadgen.measure.events import Events, read_events
 from loadgen.measure.gaps import Gaps, Ranges
@@ -23,7 +25,7 @@ from loadgen.measure.metrics import (
     token_gaps,
 )
 from loadgen.measure.options import MeasureOptions
-from loadgen.measure.window import choose_window, last_sign_ns, schedule_end_ns
+from loadgen.measure.window import choose_window, find_flow, last_sign_ns, schedule_end_ns
 from loadgen.stats.intervals import METHOD, MIN_TAIL_EVENTS, Pool, quantile_intervals
 from loadgen.stats.quantile import quantile
 from loadgen.store import Run
@@ -53,7 +55,8 @@ CARRIED = ("p50", "p90", "p95", "p99")
 class Measured:
     """counted: the rows that the metrics are over (ok, scheduled in the window); gaps: theirs.
 
-    events: of every ok row, warm-up included.
+    events: of every ok row, warm-up included. flow: the part of the window in which answers were completed as
+    they came, None where nothing is left.
 
     is_open: requests due at an instant of the plan's own; the others waited for the answer before them in
     their session, so that the server has a say in when they come.
@@ -66,6 +69,7 @@ class Measured:
     columns: Columns
     workload: dict[str, Any]
     window: Window
+    flow: Window | None
     counted: Bools
     is_open: Bools
     events: Events
@@ -151,6 +155,19 @@ class Measured:
         """The seconds that rates are per; 0 where nothing tells a rate: no window, or a single request."""
         return self.window.length_s if len(self.columns) > 1 else 0.0
 
+    def backlog(self, *, is_judged: bool) -> Backlog | None:
+        """Whether the backlog of an open loop grows; None where nothing tells: another loop, a run cut short,
+        arrivals of one instant.
+        """
+        open_rows = self.columns.only(self.is_open)
+        if not is_judged or len(open_rows) < 2 or np.ptp(open_rows.scheduled_ns) == 0:
+            return None
+        name, _ = parse_renewal(str(self.workload.get("arrival") or ""))
+        is_drawn = name is not None and not any(self.workload.get(key) for key in OTHER_SOURCES)
+        return judge_backlog(
+            open_rows, self.window.end_ns / 1e9, self.workload.get("rate_per_s") if is_drawn else None
+        )
+
     def uncertainty_p99_s(self) -> float | None:
         """How much earlier than its stamp an event can have been, at p99 of events; None without events."""
         num_events, uncertain = self.events.num_events, self.events.uncertain_ns
@@ -172,7 +189,8 @@ def measure(run: Run, options: MeasureOptions) -> Measured:
         end_ns = min(end_ns, last_sign_ns(columns, end_ns))
     window = choose_window(columns, options.warmup_s, end_ns)
     counted = np.asarray(columns.is_ok & window.holds(columns.scheduled_ns))
-    events = read_events(run.rows, columns, columns.is_ok, window)
+    flow = find_flow(columns, window, is_closed=not options.is_open_loop)
+    events = read_events(run.rows, columns, columns.is_ok, flow or Window(start_ns=0.0, end_ns=0.0))
     is_counted = counted[columns.is_ok]
     gaps = events.gaps.of(is_counted)
     by_request = {name: values[is_counted] for name, values in events.by_request.items()}
@@ -188,6 +206,7 @@ def measure(run: Run, options: MeasureOptions) -> Measured:
         columns=columns,
         workload=workload,
         window=window,
+        flow=flow,
         counted=counted,
         is_open=is_open,
         events=events,

@@ -10,15 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from loadgen.measure.backlog import TOLERATED, Backlog, Trend
 from loadgen.measure.columns import Columns, Floats, Window
 from loadgen.measure.metrics import Steps
 from loadgen.measure.verdict import Notice
 from loadgen.records import Outcome
+from loadgen.units import format_seconds
 
-BACKLOG_SECTIONS = 10
-BACKLOG_ALPHA = 0.001
-MIN_BACKLOG_ARRIVALS = 20  # fewer say nothing about a trend
-BACKLOG_GROWTH = 0.5
 BUSY_PRESSURE_PERCENT = 20.0
 
 
@@ -37,32 +35,25 @@ def failures(counts: Mapping[str, int]) -> Notice | None:
     )
 
 
-def unstable(steps: Steps, window: Window) -> Notice | None:
-    """The backlog grows: requests in flight climb from section to section of the window.
-
-    A least-squares slope over ten sections, the first left out (a run starts empty); one-sided t test at 0.1
-    %, and growth over the window of more than half the mean and at least two requests.
-    """
-    from scipy.special import stdtr
-
-    levels = section_means(steps, window, BACKLOG_SECTIONS)[1:]
-    num_arrivals = int((np.diff(steps.level, prepend=0) > 0).sum())
-    if len(levels) < 3 or np.ptp(levels) == 0 or num_arrivals < MIN_BACKLOG_ARRIVALS:
+def backlog(found: Backlog, length_s: float) -> Notice | None:
+    """The backlog grows, or the run is too short to tell; None where it is steady. length_s: of the run."""
+    if found.trend == Trend.STEADY or found.answer_s is None:
         return None
-    x = np.arange(len(levels)) - (len(levels) - 1) / 2
-    slope = float(x @ levels / (x @ x))
-    residuals = levels - levels.mean() - slope * x
-    freedom = len(levels) - 2
-    error = float(np.sqrt(residuals @ residuals / freedom / (x @ x)))
-    p = 0.0 if error == 0 else float(stdtr(freedom, -slope / error))
-    growth = slope * len(levels)
-    if p >= BACKLOG_ALPHA or growth <= max(2.0, BACKLOG_GROWTH * float(levels.mean())):
-        return None
+    if found.trend == Trend.UNDECIDED:
+        return Notice(
+            code="undecided",
+            message=(
+                f"{format_seconds(length_s)}, {found.num} requests after the first answer: they do not tell "
+                f"whether the backlog grows (a long answer takes {format_seconds(found.answer_s)})."
+            ),
+            advice=f"A run of {found.needed_s:.0f} s should tell (--duration {found.needed_s:.0f}s).",
+        )
+    slower = "" if found.shortfall is None else f" {100 * found.shortfall:.0f} %"
     return Notice(
         code="unstable",
         message=(
-            f"the backlog grows: {growth:.0f} more requests in flight at the end of the window than at its "
-            f"start (mean {np.mean(levels):.0f}), limit {100 * BACKLOG_GROWTH:.0f} % of the mean."
+            f"the backlog grows: requests were done{slower} slower than they came, limit "
+            f"{100 * TOLERATED:.0f} %, and each took longer than those before."
         ),
         advice="The offered rate is above capacity: these latencies grow with the length of the run.",
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.errors import RunFolderError
+from loadgen.measure.backlog import is_steady
 from loadgen.measure.metrics import UNITS
 from loadgen.measure.slo import met_objectives
 from loadgen.stats.replicates import OverRuns, over_runs
@@ -38,7 +39,7 @@ class Replicate:
     seed: int
     plan_digest: str
     reasons: tuple[str, ...]
-    is_stable: bool
+    is_stable: bool | None
     failed: int
     figures: dict[str, float]
     intervals: dict[str, tuple[float, float]]
@@ -74,7 +75,7 @@ class Replicate:
             seed=int((run.manifest.get("seeds") or {}).get("seed", 0)),
             plan_digest=str(run.manifest.get("plan_digest", "")),
             reasons=tuple(reason["code"] for reason in verdict["reasons"]),
-            is_stable=all(finding["code"] != "unstable" for finding in verdict["findings"]),
+            is_stable=is_steady(summary),
             failed=summary["counts"]["failed"],
             figures={name: value for name, value in found.items() if value is not None},
             intervals=intervals,

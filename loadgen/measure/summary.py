@@ -15,7 +15,8 @@ from loadgen.measure import error, remarks
 from loadgen.measure import verdict as checks
 from loadgen.measure.arrivals import Arrivals, judge_arrivals
 from loadgen.measure.attribution import attribute
-from loadgen.measure.columns import Floats
+from loadgen.measure.backlog import Backlog
+from loadgen.measure.columns import Floats, Window
 from loadgen.measure.dialects import read_log, speak
 from loadgen.measure.engine import describe_engine
 from loadgen.measure.fluidity import deadlines_of, describe_fluidity
@@ -50,8 +51,9 @@ def summarize_measured(run: Run, measured: Measured, options: MeasureOptions) ->
         measured.window.end_ns,
         is_open_loop=options.is_open_loop,
     )
-    verdict = judge(run, measured, metrics, arrivals, options)
-    window = measured.window
+    backlog = measured.backlog(is_judged=options.is_open_loop and run.manifest["status"] == "complete")
+    verdict = judge(run, measured, metrics, arrivals, options, backlog)
+    window, flow = measured.window, measured.flow
     account, server = attribute(run, measured), describe_server(run, measured.columns)
     return {
         "schema_version": SUMMARY_SCHEMA_VERSION,
@@ -63,7 +65,10 @@ def summarize_measured(run: Run, measured: Measured, options: MeasureOptions) ->
             "end_s": window.end_ns / 1e9,
             "method": window.method,
             "is_steady": window.is_steady,
+            "flow_start_s": flow.start_ns / 1e9 if flow else None,
+            "flow_end_s": flow.end_ns / 1e9 if flow else None,
         },
+        "backlog": asdict(backlog) if backlog else None,
         "load": {
             "model": "open" if options.is_open_loop else "closed",
             "concurrency": options.concurrency,
@@ -87,20 +92,26 @@ def summarize_measured(run: Run, measured: Measured, options: MeasureOptions) ->
 
 
 def compute_rates(measured: Measured) -> dict[str, float | None]:
-    """Events per second of the window, each counted where it happened; null where `rated_s` is none."""
-    columns, window = measured.columns, measured.window
-    ended = np.where(np.isnan(columns.sent_ns), np.nan, columns.ended_ns)
-    answered = window.holds(columns.first_token_ns)
-    amounts = {
+    """Events per second, each counted where it happened: what was offered in the window, what came of it in
+    the part in which answers flowed. Null where `rated_s` is none, or no such part is left.
+    """
+    columns, window, flow = measured.columns, measured.window, measured.flow
+    amounts: dict[str, float] = {
         "offered_per_s": measured.num_scheduled,
         "sent_per_s": window.holds(columns.sent_ns).sum(),
-        "completed_per_s": window.holds(ended).sum(),
-        "ok_per_s": (window.holds(ended) & columns.is_ok).sum(),
-        "prompt_tokens_per_s": np.nansum(columns.prompt_tokens[answered]),
-        "output_tokens_per_s": measured.events.tokens_in_window,
     }
     length_s = measured.rated_s
-    return {name: float(amount) / length_s if length_s > 0 else None for name, amount in amounts.items()}
+    offered = {name: float(amount) / length_s if length_s > 0 else None for name, amount in amounts.items()}
+    part = flow or Window(start_ns=0.0, end_ns=0.0)
+    ended = part.holds(np.where(np.isnan(columns.sent_ns), np.nan, columns.ended_ns))
+    amounts = {
+        "completed_per_s": ended.sum(),
+        "ok_per_s": (ended & columns.is_ok).sum(),
+        "prompt_tokens_per_s": np.nansum(columns.prompt_tokens[part.holds(columns.first_token_ns)]),
+        "output_tokens_per_s": measured.events.tokens_in_window,
+    }
+    length_s = part.length_s if measured.rated_s > 0 else 0.0
+    return offered | {n: float(amount) / length_s if length_s > 0 else None for n, amount in amounts.items()}
 
 
 def count(measured: Measured) -> dict[str, Any]:
@@ -238,6 +249,7 @@ def judge(
     metrics: dict[str, MetricSummary],
     arrivals: Arrivals,
     options: MeasureOptions,
+    backlog: Backlog | None,
 ) -> Verdict:
     """Run every check on what was measured."""
     columns, window = measured.columns, measured.window
@@ -289,7 +301,7 @@ def judge(
     findings = (
         error.sent_together(measured),
         remarks.failures(outcomes_of_the_server(counts) if is_cut else counts),
-        None if is_cut else remarks.unstable(in_flight_steps(columns.only(measured.is_open)), window),
+        remarks.backlog(backlog, window.end_ns / 1e9) if backlog and not is_cut else None,
     )
     return Verdict(reasons=_said(reasons), findings=_said(findings), warnings=_said(warnings))
 

@@ -1,7 +1,7 @@
 """A sweep over rates as one table: latency against rate and throughput, and where the server saturates.
 
 Reads the summaries of finished runs; computes no latency of its own. Saturation is told by the backlog: the
-highest rate at which it did not grow, and the lowest at which it did. Rates between the two are undecided.
+highest rate at which it is steady, the lowest at which it grows. Undecided rates say nothing.
 The knee is where throughput / latency, Kleinrock's power (1979), is largest: beyond it latency is paid for
 little more throughput. Where a rate has several runs, a point stands for all of them.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from loadgen.measure.remarks import MIN_BACKLOG_ARRIVALS
+from loadgen.measure.backlog import is_steady
 from loadgen.measure.slo import met_objectives
 from loadgen.stats.replicates import over_runs
 from loadgen.units import format_rate
@@ -27,15 +27,15 @@ METRICS = ("ttft_s", "itl_s", "tpot_s", "e2e_s")
 class SweepPoint:
     """One rate: what was asked, what came of it. latency: metric -> statistic -> seconds, None unknown.
 
-    intervals: of one run, or over the runs where there are several. is_backlog_judged: there were enough
-    requests for a growing backlog to be seen. met: which objectives on an aggregate held, None unknown.
+    intervals: of one run, or over the runs where there are several. is_stable: None where the run does not
+    tell. met: which objectives on an aggregate held, None unknown.
     """
 
     rate_per_s: float
     folder: str
     status: str
     reasons: tuple[str, ...]
-    is_stable: bool
+    is_stable: bool | None
     offered_per_s: float | None
     ok_per_s: float | None
     output_tokens_per_s: float | None
@@ -44,7 +44,6 @@ class SweepPoint:
     latency: dict[str, dict[str, float | None]]
     intervals: dict[str, dict[str, list[float] | None]]
     runs: tuple[str, ...] = ()
-    is_backlog_judged: bool = True
     met: dict[str, bool | None] = field(default_factory=dict)
 
     @classmethod
@@ -56,7 +55,7 @@ class SweepPoint:
             folder=folder,
             status=verdict["status"],
             reasons=tuple(reason["code"] for reason in verdict["reasons"]),
-            is_stable=all(finding["code"] != "unstable" for finding in verdict["findings"]),
+            is_stable=is_steady(summary),
             offered_per_s=rates["offered_per_s"],
             ok_per_s=rates["ok_per_s"],
             output_tokens_per_s=rates["output_tokens_per_s"],
@@ -65,7 +64,6 @@ class SweepPoint:
             latency={name: {s: metrics[name].get(s) for s in STATISTICS} for name in METRICS},
             intervals={name: dict(metrics[name].get("ci") or {}) for name in METRICS},
             runs=(folder,),
-            is_backlog_judged=summary["counts"]["scheduled"] >= MIN_BACKLOG_ARRIVALS,
             met=met_objectives(summary["slo"]),
         )
 
@@ -84,7 +82,7 @@ class SweepPoint:
             folder=points[0].folder,
             status="valid" if all(point.status == "valid" for point in points) else "invalid",
             reasons=tuple(sorted({reason for point in points for reason in point.reasons})),
-            is_stable=all(point.is_stable for point in valid),
+            is_stable=_together([point.is_stable for point in valid]),
             offered_per_s=_mean(p.offered_per_s for p in valid),
             ok_per_s=_mean(p.ok_per_s for p in valid),
             output_tokens_per_s=_mean(p.output_tokens_per_s for p in valid),
@@ -96,9 +94,14 @@ class SweepPoint:
                 for n, found in over.items()
             },
             runs=tuple(run for point in points for run in point.runs),
-            is_backlog_judged=any(point.is_backlog_judged for point in valid),
             met={name: all(point.met.get(name) for point in valid) for name in valid[0].met},
         )
+
+
+def _together(found: Sequence[bool | None]) -> bool | None:
+    """Several runs of one rate: what those that tell it agree on."""
+    told = {is_stable for is_stable in found if is_stable is not None}
+    return told.pop() if len(told) == 1 else None
 
 
 def _known(values: Iterable[float | None]) -> list[float]:
@@ -121,13 +124,10 @@ class Saturation:
         """The finding in words."""
         if self.stable_per_s is None:
             if self.unstable_per_s is None:
-                return "where it saturates is undecided: no valid run was long enough to see a backlog grow"
-            return f"the backlog grew at every rate: saturation lies below {format_rate(self.unstable_per_s)}"
+                return "where it saturates is undecided: no valid run was long enough to tell"
+            return f"no rate was steady: saturation lies below {format_rate(self.unstable_per_s)}"
         if self.unstable_per_s is None:
-            return (
-                f"no backlog was seen to grow, up to {format_rate(self.stable_per_s)}: saturation lies above"
-                ", if the runs were long enough to show it"
-            )
+            return f"the backlog was steady up to {format_rate(self.stable_per_s)}: saturation lies above"
         return (
             f"saturation lies between {format_rate(self.stable_per_s)} (backlog steady) "
             f"and {format_rate(self.unstable_per_s)} (backlog grows)"
@@ -135,9 +135,9 @@ class Saturation:
 
 
 def find_saturation(points: Sequence[SweepPoint]) -> Saturation:
-    """Bracket saturation. A point that is invalid, or has few requests, says nothing about the server."""
+    """Bracket saturation. A point that is invalid, or undecided, says nothing about the server."""
     judged = sorted(
-        (p for p in points if p.status == "valid" and p.is_backlog_judged), key=lambda p: p.rate_per_s
+        (p for p in points if p.status == "valid" and p.is_stable is not None), key=lambda p: p.rate_per_s
     )
     unstable = [p.rate_per_s for p in judged if not p.is_stable]
     first_unstable = unstable[0] if unstable else None

@@ -11,9 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from loadgen.measure.backlog import answer_length_s
 from loadgen.measure.columns import Bools, Columns, Floats, Window
 from loadgen.measure.metrics import in_flight_steps
 from loadgen.stats.steady import MIN_VALUES, drifts, mser5_truncation
+
+FILLED = 0.01  # of the window: a fill-up as short as that changes no rate
+MIN_FLOW = 0.1  # of the window
 
 
 def schedule_end_ns(columns: Columns, workload: dict[str, Any], is_open: Bools, *, is_closed: bool) -> float:
@@ -56,6 +60,23 @@ def choose_window(columns: Columns, warmup_s: float | None, end_ns: float) -> Wi
         True: "auto (MSER-5)",
     }[is_steady]
     return Window(start_ns=start_ns if is_steady else 0.0, end_ns=end_ns, method=method, is_steady=is_steady)
+
+
+def find_flow(columns: Columns, window: Window, *, is_closed: bool) -> Window | None:
+    """The part of the window in which answers are completed as they come: after an answer's length, and in a
+    closed loop until the last request left. None where less than a tenth of an open loop is left; all of a
+    closed one, or of requests of one instant, that were one or two waves.
+    """
+    start_ns, end_ns = answer_length_s(columns) * 1e9, window.end_ns
+    is_closed |= len(columns) > 0 and np.ptp(columns.scheduled_ns) == 0
+    if start_ns - window.start_ns <= FILLED * window.length_s * 1e9 and not is_closed:
+        return window
+    if is_closed:
+        end_ns = min(end_ns, float(np.nanmax(columns.sent_ns, initial=0)))
+    start_ns = max(start_ns, window.start_ns)
+    if end_ns - start_ns >= MIN_FLOW * window.length_s * 1e9 > 0:
+        return Window(start_ns=start_ns, end_ns=end_ns)
+    return window if is_closed else None
 
 
 def _find_start(columns: Columns, from_ns: float) -> tuple[float, bool | None]:

@@ -30,7 +30,7 @@ def read_figures(run: Run) -> dict[str, float]:
         "ttft_s"
     ) or {}
     found |= {f"ttft.shortest.{name}": shortest[name] for name in ("p50", "p99") if shortest.get(name)}
-    found["is_stable"] = float(replicate.is_stable)
+    found["is_stable"] = {True: 1.0, None: 0.5, False: 0.0}[replicate.is_stable]
     found["num_requests"] = float((run.summary or {})["counts"]["scheduled"])
     return found | read_steps(run)
 

@@ -9,7 +9,6 @@ from loadgen.measure import remarks
 from loadgen.measure import verdict as checks
 from loadgen.measure.arrivals import Arrivals, ArrivalTest
 from loadgen.measure.columns import Floats, Window
-from loadgen.measure.metrics import Steps
 from loadgen.measure.verdict import Notice
 from loadgen.measure.window import choose_window
 from loadgen.records import Outcome
@@ -182,33 +181,6 @@ def test_failures_by_kind() -> None:
     assert notice is not None
     assert notice.message == "12 of 600 requests failed (2 %): 10 http_status, 2 stalled."
     assert remarks.failures({"ok": 600}) is None
-
-
-def steps_of(levels: Floats) -> Steps:
-    return Steps(time_ns=np.arange(len(levels), dtype=np.float64) * 1e8, level=levels.astype(np.int64))
-
-
-def test_unstable_fires_on_a_backlog_that_grows() -> None:
-    rng = np.random.default_rng(3)
-    window = Window(start_ns=0.0, end_ns=30e9)
-    growing = steps_of(np.linspace(0.0, 90.0, 300) + rng.poisson(5, 300))
-    assert code_of(remarks.unstable(growing, window)) == "unstable"
-
-
-def test_unstable_is_silent_on_stationary_queues() -> None:
-    rng = np.random.default_rng(4)
-    window = Window(start_ns=0.0, end_ns=60e9)
-    false_alarms = 0
-    for _ in range(200):
-        # M/M/1 at load 0.7, sampled as a random walk of arrivals and departures
-        jumps = np.where(rng.random(600) < 0.7 / 1.7, 1, -1)
-        levels = np.zeros(600)
-        for i, jump in enumerate(jumps[1:], 1):
-            levels[i] = max(0, levels[i - 1] + jump)
-        false_alarms += remarks.unstable(steps_of(levels), window) is not None
-    assert false_alarms <= 2
-    assert remarks.unstable(steps_of(np.full(300, 4)), window) is None
-    assert remarks.unstable(Steps(time_ns=np.zeros(0), level=np.zeros(0, np.int64)), window) is None
 
 
 def test_warnings() -> None:
