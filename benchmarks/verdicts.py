@@ -93,6 +93,7 @@ class Judged:
 
     kind: Kind
     reasons: tuple[str, ...]
+    messages: tuple[str, ...]
     notes: tuple[str, ...]
     figures: dict[str, Figure]
     headline: dict[str, tuple[str, str]]
@@ -145,6 +146,7 @@ def judge_summary(kind: Kind, summary: dict[str, Any], truth: dict[str, Interval
     return Judged(
         kind=kind,
         reasons=tuple(notice["code"] for notice in verdict["reasons"]),
+        messages=tuple(notice["message"] for notice in verdict["reasons"]),
         notes=tuple(notice["code"] for notice in (*verdict["findings"], *verdict["warnings"])),
         figures=figures,
         headline={
@@ -319,6 +321,8 @@ def _print_rates(
             render_row(cells, is_markdown=True) if is_markdown else f"{cells[0]:44} {cells[1]:22} {cells[2]}"
         )
     for run in judged:
+        for message in run.messages if run.is_invalid_and_right else ():
+            print(f"{run.kind.name}, invalid and right: {message}", file=sys.stderr)
         for name, figure in run.figures.items():
             if name in run.wrong or figure.has_held is False:
                 said = "valid" if run.is_valid else "invalid"

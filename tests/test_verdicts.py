@@ -152,7 +152,7 @@ def judged(*reasons: str, **off_s: float) -> Judged:
         metric: dict.fromkeys(PERCENTILES, 0.020) | {"p99": 0.020 + off_s.get(metric, 0.0)}
         for metric in METRICS
     }
-    codes = [{"code": code} for code in reasons]
+    codes = [{"code": code, "message": ""} for code in reasons]
     verdict = {"reasons": codes, "findings": [], "warnings": []}
     return judge_summary(KIND, {"verdict": verdict, "metrics": metrics}, TRUTH)
 
