@@ -1,7 +1,8 @@
 """What a run's figures would be, had its client been on time and known each arrival exactly.
 
 Over the requests that the summary counts, by its definitions and its quantile rule, but from the golden
-server's log: an event came when it was *written*, which the clock encloses between two readings, so that each
+server's log: an event came when it was *written* (of k events in one write each has a k-th of the silence
+before it, as k tokens of one event have), which the clock encloses between two readings, so that each
 figure is true within an interval. Time runs from the arrival of the request, and what it took on the way from
 the client's first act, up to MAX_WAY_NS: more than that a handshake and a send do not take on loopback, so
 that the rest is the client's own delay.
@@ -83,11 +84,15 @@ def compute_truth(run: RunOfRows, log: GoldenLog) -> dict[str, Interval]:
     planned = rows["output_tokens_planned"].to_numpy()
     tokens[lasts] = planned - run.tokens_per_event * (num_events - 1)
 
-    is_later = np.ones(len(events), np.bool_)
-    is_later[starts] = False
-    ends = np.flatnonzero(is_later)
-    gaps, is_gap = _between(writes, ends - 1, ends), is_known[ends]
     is_in_first = writes[0] == np.repeat(writes[0][starts], num_events)
+    is_new = np.append(True, np.diff(writes[0]) != 0)
+    is_new[starts] = True
+    first = np.flatnonzero(is_new)  # of each write
+    size = np.diff(first, append=len(events))
+    ends = np.flatnonzero(~is_in_first)
+    first, size = (np.repeat(values, size)[ends] for values in (first, size))
+    gaps = tuple(side / size for side in _between(writes, first - 1, first))
+    is_gap = is_known[ends]
     first_tokens = np.add.reduceat(np.where(is_in_first & is_known, tokens, 0), starts)
     later = planned - np.maximum(first_tokens, 1)
     in_several = writes[0][lasts] > writes[0][starts]
@@ -113,11 +118,9 @@ def compute_truth(run: RunOfRows, log: GoldenLog) -> dict[str, Interval]:
 
 
 def _between(writes: tuple[Int64, Int64], first: Int64, last: Int64) -> tuple[Int64, Int64]:
-    """The least and the most that can lie between two writes; nothing between two events of the same one."""
+    """The least and the most that can lie between two writes."""
     before, after = writes
-    return np.maximum(before[last] - after[first], 0), np.where(
-        before[last] == before[first], 0, after[last] - before[first]
-    )
+    return np.maximum(before[last] - after[first], 0), after[last] - before[first]
 
 
 def _percentiles(values_ns: NDArray[Any], weights: Int64 | None) -> list[float]:

@@ -90,9 +90,11 @@ def test_events_whose_tokens_are_unknown_have_no_token_gaps() -> None:
     assert "itl_s.p50" not in made_up([[20, 60]], chunk_tokens=None)
 
 
-def test_events_of_one_write_have_nothing_between_them_and_one_write_has_no_tpot() -> None:
+def test_events_of_one_write_share_the_silence_before_it_and_one_write_has_no_tpot() -> None:
+    shared = made_up([[20, 50, 50, 60]], write_ns=50_000)
+    assert shared["itl_s.p90"][1] == pytest.approx(0.015, abs=1e-4)
     truth = made_up([[20, 20, 50]], write_ns=50_000)
-    assert truth["itl_s.p50"][1] == 0
+    assert truth["itl_s.p50"][1] == pytest.approx(0.030, abs=1e-4)  # the first write has no gap
     assert truth["tpot_s.p50"][1] == pytest.approx(0.030 + 50e-6)  # one token came after the first write
     assert "tpot_s.p50" not in made_up([[20, 20, 20]])
 
