@@ -269,7 +269,7 @@ def measure_holding_still() -> Iterator[Figure]:
             for flag in sorted(driven, reverse=bool(pair % 2)):
                 with start_server(GOLDEN, *ON_SERVER_CPU) as server, busy_loops(CLIENT_CPU, num_loops):
                     driven[flag].append(run_bench(server, *flags, flag))
-        for flag, runs in driven.items():
+        for runs in driven.values():
             where = f"{num_loops} busy loops, {runs[0].worker['scheduling']}"
             verdicts = ", ".join(run.verdict() for run in runs)
             errors = [run.errors for run in runs if run.errors is not None]
