@@ -82,17 +82,16 @@ class LoadProcess:
         signal.signal(signal.SIGTERM, lambda *_: self._stop())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_SIGNALS)
         self._ready.fill()
-        self._control.send(Ready())
-        command = self._receive()
-        if isinstance(command, Start | Stop):
-            self._epoch_ns = command.epoch_ns
-        self._schedule = self._open_schedule()
         gc.collect()
         gc.freeze()
         gc.disable()
-        cpu_s = time.process_time()
-        waited = waited_ns()
-        with StepForward(is_wanted=self._task.config.realtime) as step:
+        cpu_s, waited = time.process_time(), waited_ns()
+        with StepForward(is_wanted=self._task.config.realtime) as step:  # or the start itself comes late
+            self._control.send(Ready())
+            command = self._receive()
+            if isinstance(command, Start | Stop):
+                self._epoch_ns = command.epoch_ns
+            self._schedule = self._open_schedule()
             self._loop()
         self.stats.scheduling = step.words
         if waited is not None and (now_waited := waited_ns()) is not None:
