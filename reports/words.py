@@ -292,6 +292,8 @@ def _limit(target: Json) -> str:
 def _objective(target: Json) -> str:
     name = target["metric"]
     value = format_time(target["value"]) if name.endswith("_s") else format_number(target["value"])
+    if target["value"] is None and target.get("n"):
+        value = "infinite (requests failed)"
     verdict = {True: "met", False: "missed", None: "unknown"}[target["is_met"]]
     told = f"{name.removesuffix('_s')}.{target['statistic']} {value}, limit {_limit(target)}: {verdict}"
     certificate = target.get("certificate")

@@ -69,13 +69,14 @@ class RunFacts:
         target = manifest.get("target") or {}
         drive = manifest.get("drive") or {}
         workers = drive.get("workers") or []
+        by_wall_clock = [worker for worker in workers if worker.get("has_kernel_stamps", True)]
         return cls(
             status=manifest["status"],
             is_target_alive=target.get("alive_at_end", True),
             worker_errors=tuple(drive.get("worker_errors") or ()),
-            num_clock_steps=_largest(workers, "num_clock_steps"),
-            clock_drift_ns=_largest(workers, "clock_drift_ns"),
-            clock_stepped_ns=_largest(workers, "clock_stepped_ns"),
+            num_clock_steps=_largest(by_wall_clock, "num_clock_steps"),
+            clock_drift_ns=_largest(by_wall_clock, "clock_drift_ns"),
+            clock_stepped_ns=_largest(by_wall_clock, "clock_stepped_ns"),
             loop_lag_p99_s=_worst_lag_s(workers),
             cpu_pressure_percent=manifest.get("cpu_pressure_percent"),
             fitted_lengths=target.get("fitted_lengths"),
