@@ -19,7 +19,9 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp
 setup: $(VENV)/dev.stamp
 
 run: $(VENV)/run.stamp ## measure the reference engine and write an HTML report
-	@$(BIN)/bench run $(RUN); code=$$?; [ $$code = 2 ] || $(BIN)/bench report; exit $$code
+	@$(BIN)/bench run $(RUN); code=$$?; [ $$code = 2 ] || $(BIN)/bench report; \
+	[ $$code != 3 ] || echo "The measurement is INVALID (make calls that an error): do what its reasons say, then run it again." >&2; \
+	exit $$code
 
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

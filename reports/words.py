@@ -317,6 +317,8 @@ def _limit(target: Json) -> str:
 def _objective(target: Json) -> str:
     name = target["metric"]
     value = format_time(target["value"]) if name.endswith("_s") else format_number(target["value"])
+    if target["value"] is None and target.get("n"):
+        value = "infinite (requests failed)"
     verdict = {True: "met", False: "missed", None: "unknown"}[target["is_met"]]
     if target["is_met"] is None and target.get("error") and name.endswith("_s"):
         low, high = map(format_time, target["error"])

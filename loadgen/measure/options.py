@@ -74,13 +74,14 @@ class RunFacts:
         target = manifest.get("target") or {}
         drive = manifest.get("drive") or {}
         workers = drive.get("workers") or []
+        by_wall_clock = [worker for worker in workers if worker.get("has_kernel_stamps", True)]
         return cls(
             status=manifest["status"],
             is_target_alive=target.get("alive_at_end", True),
             worker_errors=tuple(drive.get("worker_errors") or ()),
-            num_clock_steps=int(_most(workers, "num_clock_steps") or 0),
-            clock_drift_ns=_most(workers, "clock_drift_ns") or 0,
-            clock_stepped_ns=_most(workers, "clock_stepped_ns") or 0,
+            num_clock_steps=int(_most(by_wall_clock, "num_clock_steps") or 0),
+            clock_drift_ns=_most(by_wall_clock, "clock_drift_ns") or 0,
+            clock_stepped_ns=_most(by_wall_clock, "clock_stepped_ns") or 0,
             cpu_pressure_percent=manifest.get("cpu_pressure_percent"),
             scheduling=", ".join(sorted({w["scheduling"] for w in workers if "scheduling" in w})) or None,
             cpu_s=_most(workers, "cpu_s"),

@@ -46,8 +46,17 @@ def test_a_step_of_the_wall_clock_is_seen_and_later_stamps_use_the_new_offset() 
     clocks.offset_ns += 3_600_000_000_000
     offset.remeasure()
     assert offset.num_steps == 1
-    assert offset.max_drift_ns == 3_600_000_000_000
+    assert offset.max_drift_ns == offset.stepped_ns == 3_600_000_000_000
     assert offset.ns == 3_600_000_000_500
+
+
+def test_steps_add_up_whichever_way_they_went() -> None:
+    clocks = FakeClocks(offset_ns=500, costs_ns=repeated(100))
+    offset = RealtimeOffset(clocks.monotonic, clocks.real)
+    for step_ns in (2_000_000, -2_000_000, 1_000_000, STEP_NS // 2):
+        clocks.offset_ns += step_ns
+        offset.remeasure()
+    assert (offset.num_steps, offset.stepped_ns, offset.max_drift_ns) == (3, 5_000_000, 2_000_000)
 
 
 def test_drift_within_the_noise_is_recorded_and_is_no_step() -> None:

@@ -203,6 +203,30 @@ def test_every_reason_that_a_folder_can_hold(tmp_path: Path) -> None:
     ]
 
 
+def test_requests_that_this_machine_could_not_send_are_its_own_fault(tmp_path: Path) -> None:
+    records = healthy(100)
+    for i in range(0, 100, 5):
+        records[i] = make_failure(i, scheduled_s=i / 10, outcome=Outcome.CONNECT_FAILED)
+        records[i].error = "ECONNREFUSED: Connection refused" if i else "EMFILE: Too many open files"
+    summary = summarize(make_run(tmp_path, records, workload=WORKLOAD))
+    assert codes(summary, "reasons") == ["client_exhausted"]
+    assert "1 of 100 requests" in summary["verdict"]["reasons"][0]["message"]
+    assert codes(summary, "findings") == ["failures"]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.HTTP_STATUS, Outcome.MALFORMED, Outcome.TIMEOUT])
+def test_a_run_without_one_good_answer_is_no_measurement(tmp_path: Path, outcome: Outcome) -> None:
+    failures = [make_failure(i, scheduled_s=i / 10, outcome=outcome) for i in range(100)]
+    summary = summarize(make_run(tmp_path / "none", failures, workload=WORKLOAD))
+    assert codes(summary, "reasons") == ["no_answers"]
+    late = summarize(
+        make_run(tmp_path / "late", healthy(10), workload=WORKLOAD), MeasureOptions(warmup_s=5.0)
+    )
+    assert codes(late, "reasons") == ["no_answers"]
+    one = summarize(make_run(tmp_path / "one", [*healthy(1), *failures[1:]], workload=WORKLOAD))
+    assert codes(one, "reasons") == []
+
+
 def test_a_sender_that_lags_behind_its_plan_is_a_mismatch(tmp_path: Path) -> None:
     records = [make_record(i, scheduled_s=i / 10, lag_ms=20 * i, token_ms=(3000,)) for i in range(100)]
     assert "arrivals_mismatch" in codes(summarize(make_run(tmp_path, records, workload=WORKLOAD)), "reasons")
@@ -273,6 +297,9 @@ def test_options_and_facts_come_from_the_manifest() -> None:
     assert (options.max_send_lag_s, options.concurrency, options.is_open_loop) == (0.005, 8, False)
     assert (facts.num_clock_steps, facts.clock_drift_ns, facts.worker_errors) == (2, 5, ("broke",))
     assert not facts.is_target_alive
+    own_stamps = {"has_kernel_stamps": False, "num_clock_steps": 2, "clock_drift_ns": 5}
+    unmoved = RunFacts.of({"status": "complete", "drive": {"workers": [own_stamps]}})
+    assert unmoved.num_clock_steps == 0  # no stamp comes from the wall clock
     assert MeasureOptions.of({"config": {"warmup": {"value": "auto"}}}).warmup_s is None
     assert RunFacts.of({"status": "complete"}).is_target_alive
 

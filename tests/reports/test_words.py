@@ -100,6 +100,7 @@ def test_objectives_goodput_stamps_and_server_are_told() -> None:
             {"metric": "ttft_s", "statistic": "p99", "limit": 0.5, "value": 0.275, "is_met": True}
             | certificate,
             {"metric": "e2e_s", "statistic": None, "limit": 1.0, "value": None, "is_met": None},
+            {"metric": "e2e_s", "statistic": "max", "limit": 1.0, "value": None, "n": 9, "is_met": False},
         ],
         "attained_fraction": 0.93,
         "goodput_per_s": 18.2,
@@ -111,6 +112,7 @@ def test_objectives_goodput_stamps_and_server_are_told() -> None:
         {}, summary(metrics={}, slo=slo, little=little, stamps=stamps, server=server)
     ) == [
         ("SLO", "ttft.p99 275 ms, limit 500 ms: met, not certified at 99 % confidence"),
+        ("SLO", "e2e.max infinite (requests failed), limit 1.00 s: missed"),
         ("goodput", "18.2 requests/s: 93 % of all requests had e2e within 1.00 s"),
         ("Little", "8.00 in flight on average, but rate times time is 6.00: the window is not steady"),
         ("stamps", "from the kernel, 88 % exact, uncertain by 11.2 ms at p99"),
