@@ -5,7 +5,7 @@ completed: their number says nothing before an answer's length has passed. What 
 instant, has no such beginning. Both are watched after it, from third to third: a queue shows in the first, a
 server that serves everybody slower in the second. Chance is held against it by the dispersion of the arrivals
 and of the lengths. Where the rate asked for is known, the same requests are laid on even distances at that
-rate: by how much slower they left (the shortfall) no longer depends on how the arrivals fell.
+rate: by how much later they left, one by one (the lag), no longer depends on how the arrivals fell.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Trend(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """num: requests judged. answer_s: what a long answer takes where nothing holds it up. shortfall: by how
-    much slower requests left than they were asked to come, a share. needed_s: how long a run should tell,
-    where this one does not.
+    """num: requests judged. answer_s: what a long answer takes where nothing holds it up. shortfall: which
+    share of the rate was not served, were it asked for at even distances. needed_s: how long a run should
+    tell, where this one does not.
     """
 
     trend: Trend
@@ -95,7 +95,7 @@ def judge_backlog(columns: Columns, length_s: float, rate_per_s: float | None = 
         needed = max(run_length_s(answer_s, rate), MARGIN * length_s)
         return Backlog(trend=Trend.UNDECIDED, num=num, answer_s=answer_s, needed_s=needed)
     at, took, waited = at[rows], took[rows], waited[rows]
-    scheduled = columns.scheduled_ns / 1e9
+    scheduled = np.sort(columns.scheduled_ns) / 1e9
     dispersion = dispersion_of(scheduled, start_s, length_s)
     noise = sqrt((dispersion + cv2) / num)
     # of a busy server only: how requests came shows in what leaves no longer, but for an answer's length
@@ -106,18 +106,19 @@ def judge_backlog(columns: Columns, length_s: float, rate_per_s: float | None = 
     waiting_per_s = Drift.of(at, waited, late).per_s
 
     def is_growing(one: Drift) -> bool:
-        is_sure = one.per_s > SURE * noise and one.shortfall > TOLERATED
-        is_likely = rate_per_s and one.per_s > LIKELY * noise and one.shortfall > TOLERATED + SURE * own_noise
+        is_sure = one.per_s > SURE * noise and one.lag > TOLERATED
+        is_likely = rate_per_s and one.per_s > LIKELY * noise and one.lag > TOLERATED + SURE * own_noise
         is_much = one.per_s * rate * (length_s - start_s) > MIN_GROWTH and num > MIN_ARRIVALS * dispersion
         if not (one.is_rising and is_much and (is_sure or is_likely)):
             return False
         return waiting_per_s >= one.per_s / 2 or slowing(columns, rate) > SLOWING
 
     def is_carried(one: Drift) -> bool:
-        return one.per_s < MISSED / 2 and one.shortfall < MISSED - TOLERATED / 2 - SURE * own_noise
+        return one.per_s < MISSED / 2 and one.lag < MISSED - TOLERATED / 2 - SURE * own_noise
 
+    lag = series[0].lag
     excess = rate * float(took.mean() - fast)
-    is_idle = excess <= max(IDLE_REQUESTS, IDLE_SHARE * noise * num) and series[0].shortfall < 1.5 * MISSED
+    is_idle = excess <= max(IDLE_REQUESTS, IDLE_SHARE * noise * num) and lag < 1.5 * MISSED
     carried = [is_carried(one) for one in series]
     if all(carried) or (is_idle and series[0].per_s < MISSED / 2):
         trend = Trend.STEADY
@@ -129,19 +130,19 @@ def judge_backlog(columns: Columns, length_s: float, rate_per_s: float | None = 
         trend=trend,
         num=num,
         answer_s=answer_s,
-        shortfall=series[0].shortfall,
+        shortfall=lag / (1 + lag) if lag > 0 else lag,
         needed_s=2 * length_s if trend == Trend.UNDECIDED else None,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """How a series (seconds) moves with the scheduled instant. per_s: its slope; shortfall: the same, of
+    """How a series (seconds) moves with the scheduled instant. per_s: its slope; lag: the same, of
     requests laid on even distances; is_rising: from third to third, and not ever less.
     """
 
     per_s: float
-    shortfall: float
+    lag: float
     is_rising: bool
 
     @classmethod
@@ -149,11 +150,11 @@ class Drift:
         """at: when each was due; late: by how much that was later than on even distances."""
         sections = np.array_split(np.arange(len(at)), NUM_SECTIONS)
         x, *means = ([float(v[rows].mean()) for rows in sections] for v in (at, values, values + late))
-        per_s, shortfall = (slope(np.array(x), np.array(y)) for y in means)
+        per_s, lag = (slope(np.array(x), np.array(y)) for y in means)
         first, middle, last = (float(part.mean()) for part in np.array_split(values, 3))
         even = [float(part.mean()) for part in np.array_split(values + late, 3)]
         is_bent = last - middle <= BEND * (middle - first) or even[2] - even[1] <= BEND * (even[1] - even[0])
-        return cls(per_s=per_s, shortfall=shortfall, is_rising=first < middle < last and not is_bent)
+        return cls(per_s=per_s, lag=lag, is_rising=first < middle < last and not is_bent)
 
 
 def answer_length_s(columns: Columns) -> float:

@@ -48,12 +48,12 @@ def backlog(found: Backlog, length_s: float) -> Notice | None:
             ),
             advice=f"A run of {found.needed_s:.0f} s should tell (--duration {found.needed_s:.0f}s).",
         )
-    slower = "" if found.shortfall is None else f" {100 * found.shortfall:.0f} %"
+    share = "" if found.shortfall is None else f"{100 * found.shortfall:.0f} % of "
     return Notice(
         code="unstable",
         message=(
-            f"the backlog grows: requests were done{slower} slower than they came, limit "
-            f"{100 * TOLERATED:.0f} %, and each took longer than those before."
+            f"the backlog grows: {share}what came was not done in its time, limit {100 * TOLERATED:.0f} %, "
+            "and requests took ever longer."
         ),
         advice="The offered rate is above capacity: these latencies grow with the length of the run.",
     )

@@ -92,7 +92,7 @@ def test_what_is_said() -> None:
     assert remarks.backlog(Backlog(trend=Trend.STEADY, answer_s=1.0), 30.0) is None
     told = remarks.backlog(Backlog(trend=Trend.UNSTABLE, answer_s=1.0, shortfall=0.21), 30.0)
     assert told is not None
-    assert (told.code, "21 % slower than they came" in told.message) == ("unstable", True)
+    assert (told.code, "21 % of what came" in told.message) == ("unstable", True)
     told = remarks.backlog(Backlog(trend=Trend.UNDECIDED, num=70, answer_s=18.0, needed_s=90.0), 30.0)
     assert told is not None
     assert (told.code, "--duration 90s" in told.advice) == ("undecided", True)
