@@ -185,6 +185,8 @@ def no_answers(num_counted: int, columns: Columns, window: Window) -> Notice | N
     num_ok = int(columns.is_ok.sum())
     if not len(columns):
         message = "nothing was scheduled."
+    elif num_ok and not window.length_s > 0:
+        message = f"the run ended before its warm-up of {window.start_ns / 1e9:g} s did."
     elif num_ok:
         when = f"{window.start_ns / 1e9:.1f} s to {window.end_ns / 1e9:.1f} s"
         message = f"none of the {num_ok} good answers is to a request scheduled in the window ({when})."

@@ -161,6 +161,8 @@ def test_no_answers() -> None:
     assert code_of(checks.no_answers(0, refused, window)) == "no_answers"
     assert "none of 50 requests" in str(checks.no_answers(0, refused, window))
     assert "none of the 50 good answers" in str(checks.no_answers(0, make_columns(50), window))
+    over = Window(start_ns=15e9, end_ns=2e9)
+    assert "before its warm-up of 15 s did" in str(checks.no_answers(0, make_columns(50), over))
     assert "nothing was scheduled" in str(checks.no_answers(0, make_columns(0), window))
 
 

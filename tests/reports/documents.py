@@ -11,7 +11,9 @@ METRICS = ("ttft_s", "itl_s", "tpot_s", "e2e_s")
 STATISTICS = ("mean", "p50", "p90", "p99")
 
 
-def sweep_point(rate: float, *, is_stable: bool = True, reasons: tuple[str, ...] = ()) -> dict[str, Any]:
+def sweep_point(
+    rate: float, *, is_stable: bool | None = True, reasons: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """One rate at a server whose latency grows as 1 / (1 - load)."""
     wait_s = 0.02 / max(1 - rate / CAPACITY_PER_S, 0.02)
     latency = {"p50": wait_s, "p90": 2.5 * wait_s, "p99": 5 * wait_s}
@@ -25,8 +27,8 @@ def sweep_point(rate: float, *, is_stable: bool = True, reasons: tuple[str, ...]
         "offered_per_s": rate,
         "ok_per_s": min(rate, CAPACITY_PER_S),
         "output_tokens_per_s": 38 * min(rate, CAPACITY_PER_S),
-        "goodput_per_s": min(rate, 30.0) if is_stable else 5.0,
-        "failed": 0 if is_stable else 12,
+        "goodput_per_s": 5.0 if is_stable is False else min(rate, 30.0),
+        "failed": 12 if is_stable is False else 0,
         "latency": dict.fromkeys(METRICS, latency),
         "intervals": dict.fromkeys(METRICS, intervals),
     }

@@ -14,6 +14,7 @@ from loadgen.measure.replicates import read_document
 from reports.compare import print_comparison
 from reports.figure_spec import draw_all
 from reports.series import render_series
+from reports.sweep import print_sweep
 from reports.sweep_figures import sweep_figures
 from tests.reports.documents import (
     METRICS,
@@ -49,6 +50,21 @@ def test_a_sweep_says_where_it_saturates_and_links_the_runs(tmp_path: Path) -> N
     assert "unstable, 12 failed" in page.text
     figures = [attributes["id"] for tag, attributes in page.elements if tag == "figure"]
     assert figures == [f"figure-{name}" for name in FIGURES]
+
+
+def test_an_undecided_rate_is_neither_steady_nor_unstable() -> None:
+    points = [sweep_point(5.0), sweep_point(20.0, is_stable=None), sweep_point(45.0, is_stable=False)]
+    sweep = sweep_of(points, 5.0, 45.0, "saturation lies between")
+    assert len(draw_all(sweep_figures(sweep), sweep)) == 3
+    captions = " ".join(figure.caption for figure in sweep_figures(sweep).values())
+    assert "half-filled" in captions
+    assert "half-filled" not in " ".join(
+        figure.caption for figure in sweep_figures(sweep_of(points[::2], 5.0, 45.0, "")).values()
+    )
+    console = Console(record=True, width=200, file=io.StringIO())
+    print_sweep(sweep, console)
+    told = console.export_text()
+    assert (told.count("undecided"), told.count("unstable")) == (1, 1)
 
 
 def test_a_sweep_of_one_rate_and_one_of_failures_are_drawn() -> None:
