@@ -179,7 +179,8 @@ def sent_together(measured: Measured) -> Notice | None:
     return Notice(
         code="sent_together",
         message=f"{seen}: the server, or what is before it, holds tokens back; not told: {names}.",
-        advice="Turn off the buffering of responses before the server; max_gap has the silences it makes.",
+        advice="Look for a proxy that buffers responses, or a server short of processors; "
+        "max_gap has the silences.",
     )
 
 

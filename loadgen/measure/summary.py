@@ -31,7 +31,7 @@ from loadgen.measure.slo import Objective, met_by_request
 from loadgen.measure.starved import advice_for_starved
 from loadgen.measure.verdict import Notice, Verdict
 from loadgen.records import Outcome
-from loadgen.stats.certify import certify
+from loadgen.stats.certify import certify, holds
 from loadgen.stats.intervals import independent_values
 from loadgen.store import SUMMARY_SCHEMA_VERSION, Run
 
@@ -207,10 +207,15 @@ def certify_objective(measured: Measured, objective: Objective) -> dict[str, Any
     return asdict(certify(sample.num_values, num_misses, objective.percentile, n_eff=n_eff))
 
 
-def is_certified(measured: Measured, objective: Objective) -> bool:
-    """Whether an objective is met beyond doubt: fewer values do for that than to say where it lies."""
-    certificate = certify_objective(measured, objective)
-    return certificate is not None and certificate["is_certified"]
+def is_beyond_doubt(measured: Measured, objective: Objective) -> bool:
+    """Whether an objective is surely met, or surely missed: fewer values do for that than to say where it
+    lies.
+    """
+    found, share = certify_objective(measured, objective), objective.percentile
+    if found is None or share is None:
+        return False
+    num_kept = found["num_values"] - found["num_misses"]
+    return found["is_certified"] or holds(found["num_values"], num_kept, 1 - share, found["confidence"])
 
 
 def apply_littles_law(measured: Measured) -> dict[str, float | None]:
@@ -279,7 +284,11 @@ def judge(
         late if options.max_in_flight is None else None,
         error.client_slow(unsure, measured.uncertainty_p99_s(), advice=advice),
         None if is_cut else checks.arrivals_mismatch(arrivals),
-        *(too_few_samples(measured, named) for named in options.named if not is_certified(measured, named)),
+        *(
+            too_few_samples(measured, named)
+            for named in options.named
+            if not is_beyond_doubt(measured, named)
+        ),
         steady if options.named else None,
         checks.token_mismatch(columns, is_prompt_exact=estimate is None),
         # What texts of one's own share is not known.

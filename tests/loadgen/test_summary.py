@@ -167,12 +167,14 @@ def test_an_objective_is_certified_where_so_few_misses_are_improbable(tmp_path: 
     assert largest["certificate"] is None
     assert slo["certified"] is False
     # 700 values hold seven tail events, too few for a percentile; for this one question they are enough.
-    of_kept, of_missed = (
+    # Only a limit between what is surely met and what is surely missed needs more.
+    named = (*objectives[:2], parse_slo("ttft.p99=60.985ms"))
+    of_kept, of_missed, of_near = (
         summarize(run, MeasureOptions(warmup_s=0.0, objectives=(objective,), named=(objective,)))
-        for objective in objectives[:2]
+        for objective in named
     )
-    assert codes(of_kept, "reasons") == []
-    assert codes(of_missed, "reasons") == ["too_few_samples"]
+    assert codes(of_kept, "reasons") == codes(of_missed, "reasons") == []
+    assert codes(of_near, "reasons") == ["too_few_samples"]
 
 
 def test_every_reason_that_a_folder_can_hold(tmp_path: Path) -> None:
