@@ -3,7 +3,8 @@
 A load process works for a few per cent of the time and must be there at once. While it sends it asks for
 round robin real time at a low priority, for a better nice value where that is refused, and else for nothing.
 It cannot freeze a machine: real time is asked for only where the kernel keeps a part of each processor for
-ordinary work, and a process that does not sleep for UNBROKEN_US falls back to ordinary scheduling by itself.
+ordinary work, and a process that does not sleep for UNBROKEN_US, or takes more than MAX_SHARE of its
+processor (which may be the server's, too), falls back to ordinary scheduling by itself.
 Linux only, but for the nice value.
 """
 
@@ -13,6 +14,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +23,8 @@ LEAST = 19
 RR_PRIORITY = 10  # of 99; what drives the hardware runs at 50
 BETTER_NICE = -10
 UNBROKEN_US = 500_000
+MAX_SHARE = 0.3
+LOOK_S = 0.5
 REAL_TIME, NORMAL = f"rr {RR_PRIORITY}", "normal"
 RLIMIT_RTTIME = 15  # Linux, asm-generic: us without sleep; Python names no constant for it
 RT_RUNTIME = Path("/proc/sys/kernel/sched_rt_runtime_us")
@@ -47,13 +51,14 @@ def step_back() -> None:
 class StepForward:
     """Within the block this process goes before others, as far as the system permits; main thread only.
 
-    words: how it is scheduled: `rr 10`, `nice -10`, `normal`; FELL_BACK where it did not sleep.
+    words: how it is scheduled: `rr 10`, `nice -10`, `normal`; FELL_BACK where it took too much.
     refusal: why real time was not granted; empty where it was, or was not wanted.
     """
 
     def __init__(self, *, is_wanted: bool = True) -> None:
         self._is_wanted = is_wanted
         self._nice = os.getpriority(os.PRIO_PROCESS, 0)
+        self._looked_s = time.monotonic(), time.process_time()
         self.refusal = ""
         self.words = f"nice {self._nice}" if self._nice else NORMAL
 
@@ -73,6 +78,15 @@ class StepForward:
         if self.words == REAL_TIME:
             leave_real_time()
         os.setpriority(os.PRIO_PROCESS, 0, self._nice)  # back to what it was is always permitted
+
+    def look(self) -> None:
+        """Fall back where more than MAX_SHARE of a processor went since the last look."""
+        now_s, ran_s = time.monotonic(), time.process_time()
+        before_s, ran_before_s = self._looked_s
+        if self.words == REAL_TIME and now_s - before_s >= LOOK_S:
+            self._looked_s = now_s, ran_s
+            if ran_s - ran_before_s > MAX_SHARE * (now_s - before_s):
+                self._fall_back()
 
     def _fall_back(self, *_: object) -> None:
         leave_real_time()

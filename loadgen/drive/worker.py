@@ -75,6 +75,7 @@ class LoadProcess:
         self._must_stop = False
         self._drain_at_ns = NEVER_NS
         self._report_at_ns = self._clock_at_ns = self._collect_at_ns = 0
+        self._step = StepForward(is_wanted=config.realtime)
         self.stats = WorkerStats(worker=share.worker)
 
     def run(self) -> None:
@@ -86,14 +87,14 @@ class LoadProcess:
         gc.freeze()
         gc.disable()
         cpu_s, waited = time.process_time(), waited_ns()
-        with StepForward(is_wanted=self._task.config.realtime) as step:  # or the start itself comes late
+        with self._step:  # or the start itself comes late
             self._control.send(Ready())
             command = self._receive()
             if isinstance(command, Start | Stop):
                 self._epoch_ns = command.epoch_ns
             self._schedule = self._open_schedule()
             self._loop()
-        self.stats.scheduling = step.words
+        self.stats.scheduling = self._step.words
         if waited is not None and (now_waited := waited_ns()) is not None:
             self.stats.wait_s = (now_waited - waited) / 1e9
         self._end_live(STOPPED if self._must_stop else self._not_drained())
@@ -219,6 +220,7 @@ class LoadProcess:
         if now >= self._clock_at_ns:
             self._clock_at_ns = now + CLOCK_NS
             self._transport.check_clock()
+            self._step.look()
         if now >= self._collect_at_ns and self._schedule.next_ns() - now > COLLECT_MOMENT_NS:
             self._collect_at_ns = now + COLLECT_NS
             gc.collect(1)

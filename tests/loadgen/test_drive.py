@@ -20,6 +20,7 @@ from loadgen.endpoints.base import ChunkFacts
 from loadgen.endpoints.openai import Completions
 from loadgen.errors import BenchError, TargetError, UsageError
 from loadgen.interpret import PlanRow
+from loadgen.priority import StepForward, waited_ns
 from loadgen.transport.base import End, Exchange
 from tests.loadgen.driving import even_plan, run_drive
 from tests.loadgen.scripted import HEAD, ScriptedServer, chunk, serving, stream, token
@@ -370,3 +371,15 @@ assert "pandas" not in sys.modules
 def test_a_load_process_imports_nothing_heavy(tmp_path: Path) -> None:
     command = [sys.executable, "-c", LIGHT, str(tmp_path / "rows.arrows")]
     subprocess.run(command, check=True, timeout=60)
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_load_processes_say_how_they_were_scheduled(is_wanted: bool, tmp_path: Path) -> None:
+    with StepForward(is_wanted=is_wanted) as granted_here:
+        pass
+    with serving(answer_soon) as server:
+        driven = run_drive(even_plan(5, gap_ms=10), tmp_path, server.url, realtime=is_wanted)
+    (stats,) = driven.result.workers
+    assert stats.scheduling == granted_here.words
+    assert (stats.wait_s is None) == (waited_ns() is None)
+    assert os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK == os.SCHED_OTHER  # never the parent

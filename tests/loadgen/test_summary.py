@@ -383,3 +383,12 @@ def test_a_target_that_died_is_named_and_nobody_interrupted_the_run_that_it_cut_
     manifest = {"status": "interrupted", "target": {"alive_at_end": False}}
     summary = summarize(make_run(tmp_path, records, workload=WORKLOAD, manifest=manifest))
     assert codes(summary, "reasons") == ["target_died"]
+
+
+def test_the_scheduling_of_the_load_processes_is_told(tmp_path: Path) -> None:
+    workers = [{"scheduling": "rr 10", "cpu_s": 0.5, "wait_s": 0.1}, {"scheduling": "normal", "cpu_s": 0.2}]
+    manifest = {"drive": {"workers": workers, "epoch_ns": 10, "ended_ns": 2_000_000_010}}
+    run = make_run(tmp_path, healthy(5), workload=WORKLOAD, manifest=manifest)
+    assert summarize(run)["load"]["scheduling"] == "normal, rr 10"
+    facts = RunFacts.of(run.manifest)
+    assert (facts.cpu_s, facts.wait_s, facts.drive_s) == (0.5, 0.1, 2.0)
