@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.cli.sweep import parse_rates
+from loadgen.cli.options import RunOptions
+from loadgen.cli.sweep import estimate, first_length_s, has_length, parse_rates
 from loadgen.errors import UsageError
 from loadgen.measure.sweep import METRICS, STATISTICS, SweepPoint, find_knee, find_saturation
 from reports.origin import Origin
@@ -183,6 +184,24 @@ def test_wrong_flags_are_told(
     assert bench("sweep", *arguments, "--target", "http://127.0.0.1:9", "--out", tmp_path / "runs") == 2
     assert words in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_length_may_stand_in_the_workload(tmp_path: Path) -> None:
+    (tmp_path / "short.toml").write_text("duration_s = 5.0\n")
+    (tmp_path / "counted.toml").write_text("num_requests = 50\n")
+    for name, is_given in (("short", True), ("counted", True), (None, False)):
+        workload = None if name is None else str(tmp_path / f"{name}.toml")
+        assert has_length(RunOptions(rate=5.0, workload=workload)) is is_given
+    assert has_length(RunOptions(rate=5.0, duration=30.0))
+    assert has_length(RunOptions(rate=5.0, requests=30))
+
+
+def test_a_sweep_says_how_long_it_will_take() -> None:
+    asked = [
+        RunOptions(rate=rate, duration=first_length_s(RunOptions(rate=rate), 18.0)) for rate in (0.5, 4.0)
+    ]
+    assert [one.duration for one in asked] == [200.0, 90.0]
+    assert estimate(asked, 18.0).startswith("2 runs of 90 to 200 s, since an answer takes 18 s: about 5 min")
 
 
 def test_each_policy_has_a_curve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ again, longer.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import ceil
@@ -96,56 +96,65 @@ def sweep(ctx: typer.Context, options: SweepOptions) -> None:
         for rate in rates
         for number in range(options.repeat or 1)
     ]
-    plans = [make_plan(one) for one in asked]
+    for one in asked:
+        make_plan(one)  # what is wrong with the load is told before the first run
     folder = make_folder(options, "sweep")
-    is_given = has_length(asked[0])
-    # in random order, so that drift is not taken for the rate
-    order = random.Random(options.seed).sample(range(len(asked)), len(asked))
     runs: dict[int, Run] = {}
 
-    def points() -> dict[str, list[SweepPoint]]:
+    def document() -> dict[str, Any]:
         found: dict[str, list[SweepPoint]] = {policy: [] for policy in policies}
         for number, run in runs.items():
             rate, summary = asked[number].rate, run.summary
             assert rate is not None
             assert summary is not None
             found[asked[number].policy].append(SweepPoint.of(rate, run.path.name, summary))
-        return found
+        return describe(found, options)
 
     with Interruption() as interruption:
+        is_given = has_length(asked[0])
+        asked = [replace(one, out=folder) for one in asked]
         if not is_given:
-            answer_s = probe_answer_s(ctx, replace(asked[0], out=folder), interruption)
+            answer_s = probe_answer_s(ctx, asked[0], interruption)
             asked = [replace(one, duration=first_length_s(one, answer_s)) for one in asked]
-            plans = [make_plan(one) for one in asked]
             tell(options, estimate(asked, answer_s))
-        first_s = [one.duration or 0.0 for one in asked]
-        waiting = order if interruption.exit_code is None else []
-        while waiting:
-            number, *waiting = waiting
-            one = replace(asked[number], out=folder)
-            runs[number] = measure_one(ctx, one, interruption, plans[number])
-            arms = [
-                other for other in order if (asked[other].rate, asked[other].seed) == (one.rate, one.seed)
-            ]
-            if all(other in runs and other not in waiting for other in arms):
-                runs |= zip(arms, share_window([runs[other] for other in arms]), strict=True)
-                needed_s = 0.0 if is_given else longest_needed_s([runs[other] for other in arms])
-                if (one.duration or 0.0) < needed_s <= MAX_LONGER * first_s[number]:
-                    tell(options, f"{one.rate:g} requests/s: undecided, once more for {needed_s:.0f} s")
-                    for other in arms:
-                        asked[other] = replace(asked[other], duration=needed_s)
-                        plans[other] = make_plan(asked[other])
-                    waiting = [*arms, *waiting]
-            write_document(folder, DOCUMENT, describe(points(), options))
-            if interruption.exit_code is not None:
-                break
-    curves = points()
-    document = describe(curves, options)
+        for _ in measure_all(ctx, asked, runs, interruption, longest=0 if is_given else MAX_LONGER):
+            write_document(folder, DOCUMENT, document())
     from reports.sweep import print_sweep
 
-    show_series(document, options, partial(print_sweep, wide=options.wide), folder)
-    valid = all(point.status == "valid" for curve in curves.values() for point in curve)
+    show_series(document(), options, partial(print_sweep, wide=options.wide), folder)
+    valid = all((run.summary or {})["verdict"]["status"] == "valid" for run in runs.values())
     raise typer.Exit(interruption.exit_code or (EXIT_OK if valid else EXIT_INVALID))
+
+
+def measure_all(
+    ctx: typer.Context,
+    asked: list[RunOptions],
+    runs: dict[int, Run],
+    interruption: Interruption,
+    *,
+    longest: int,
+) -> Iterator[None]:
+    """Fill `runs`, by number in `asked`, until all are there or the user stops; yields after each.
+
+    In random order, so that drift is not taken for the rate. The arms of a rate and a seed share their plan
+    and their window; where one of them is undecided they are made again, up to `longest` times as long.
+    """
+    first_s = [one.duration or 0.0 for one in asked]
+    waiting = random.Random(asked[0].seed).sample(range(len(asked)), len(asked))
+    while waiting and interruption.exit_code is None:
+        number = waiting.pop(0)
+        one = asked[number]
+        runs[number] = measure_one(ctx, one, interruption)
+        arms = [i for i, arm in enumerate(asked) if (arm.rate, arm.seed) == (one.rate, one.seed)]
+        if all(arm in runs and arm not in waiting for arm in arms):
+            runs |= zip(arms, share_window([runs[arm] for arm in arms]), strict=True)
+            needed_s = longest_needed_s([runs[arm] for arm in arms])
+            if needed_s and needed_s <= longest * first_s[number]:
+                tell(one, f"{one.rate:g} requests/s: undecided, once more for {needed_s:.0f} s")
+                for arm in arms:
+                    asked[arm] = replace(asked[arm], duration=needed_s)
+                waiting = [*arms, *waiting]
+        yield
 
 
 def has_length(options: RunOptions) -> bool:

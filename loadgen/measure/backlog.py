@@ -35,6 +35,7 @@ BEND = 0.4  # growth from the second third to the last, of that before: what set
 SLOWING, FAR_SLOWING = 1.04, 1.5
 MIN_DISPERSION = 0.05  # arrivals at even distances
 IDLE_REQUESTS, IDLE_SHARE = 0.25, 0.05
+END_OF_RUN = OUTCOMES.index(Outcome.CANCELLED)
 CUT_SHORT = [OUTCOMES.index(outcome) for outcome in (Outcome.TIMEOUT, Outcome.STALLED, Outcome.CANCELLED)]
 
 
@@ -102,16 +103,22 @@ def judge_backlog(columns: Columns, length_s: float, rate_per_s: float | None = 
     own_noise = sqrt((cv2 + dispersion * min(1.0, (rate * answer_s + 1) / num)) / num)
     # against even distances at the rate; a trace is the rate
     late = at - np.searchsorted(scheduled, at) / rate_per_s if rate_per_s else np.zeros(num)
-    series = [Drift.of(at, values, late) for values in (took, in_flight_at(columns, at) / rate)]
-    waiting_per_s = Drift.of(at, waited, late).per_s
+    # each with the part of it that waits for its first token
+    first = np.where(np.isnan(columns.first_token_ns), columns.ended_ns, columns.first_token_ns)
+    levels = [in_flight_at(columns, at, until) / rate for until in (columns.ended_ns, first)]
+    pairs = [(levels[0], levels[1])]
+    if not (columns.outcome_code == END_OF_RUN).any():  # they took the longer, the earlier they were due
+        pairs.insert(0, (took, waited))
+    drifts = [[Drift.of(at, values, late) for values in pair] for pair in pairs]
+    series = [whole for whole, _ in drifts]
 
-    def is_growing(one: Drift) -> bool:
+    def is_growing(one: Drift, waiting: Drift) -> bool:
         is_sure = one.per_s > SURE * noise and one.lag > TOLERATED
         is_likely = rate_per_s and one.per_s > LIKELY * noise and one.lag > TOLERATED + SURE * own_noise
         is_much = one.per_s * rate * (length_s - start_s) > MIN_GROWTH and num > MIN_ARRIVALS * dispersion
         if not (one.is_rising and is_much and (is_sure or is_likely)):
             return False
-        return waiting_per_s >= one.per_s / 2 or slowing(columns, rate) > SLOWING
+        return waiting.per_s >= one.per_s / 2 or slowing(columns, rate) > SLOWING
 
     def is_carried(one: Drift) -> bool:
         return one.per_s < MISSED / 2 and one.lag < MISSED - TOLERATED / 2 - SURE * own_noise
@@ -122,7 +129,7 @@ def judge_backlog(columns: Columns, length_s: float, rate_per_s: float | None = 
     carried = [is_carried(one) for one in series]
     if all(carried) or (is_idle and series[0].per_s < MISSED / 2):
         trend = Trend.STEADY
-    elif any(map(is_growing, series)) and not any(carried):
+    elif any(is_growing(*pair) for pair in drifts) and not any(carried):
         trend = Trend.UNSTABLE
     else:
         trend = Trend.UNDECIDED
@@ -201,10 +208,10 @@ def dispersion_of(scheduled_s: Floats, start_s: float, end_s: float) -> float:
     return max(found)
 
 
-def in_flight_at(columns: Columns, at_s: Floats) -> Floats:
-    """How many requests were in flight at these instants."""
+def in_flight_at(columns: Columns, at_s: Floats, until_ns: Floats) -> Floats:
+    """How many requests had been sent at these instants, and had not come as far as `until_ns`."""
     was_sent = ~np.isnan(columns.sent_ns)
-    edges = (np.sort(stamps[was_sent]) for stamps in (columns.sent_ns, columns.ended_ns))
+    edges = (np.sort(stamps[was_sent]) for stamps in (columns.sent_ns, until_ns))
     sent, ended = (np.searchsorted(stamps, at_s * 1e9, side="right") for stamps in edges)
     return np.asarray(sent - ended, np.float64)
 

@@ -69,6 +69,19 @@ def test_what_is_refused_is_no_backlog_and_what_is_cut_short_is() -> None:
     assert judge_backlog(cut, 60.0, case.rate_per_s).trend != Trend.STEADY
 
 
+def test_what_the_end_of_the_run_cuts_short_is_seen_in_flight() -> None:
+    """Those due first have been in flight the longest when all are given up: their times fall."""
+    for load, trend in ((4.0, Trend.UNSTABLE), (0.5, Trend.STEADY)):
+        case = replace(ROOMY, size=8, load=load, answer_s=2.0)
+        columns = simulate(case, 5, 60.0)
+        left = columns.done_ns > 61e9
+        ended = np.where(left, 61e9, columns.done_ns)
+        outcome = np.where(left, codes([Outcome.CANCELLED])[0], columns.outcome_code).astype(np.int8)
+        first = np.where(columns.first_token_ns > 61e9, np.nan, columns.first_token_ns)
+        cut = replace(columns, done_ns=ended, last_token_ns=ended, first_token_ns=first, outcome_code=outcome)
+        assert judge_backlog(cut, 60.0, case.rate_per_s).trend == trend
+
+
 def answered(columns: Columns, rows: np.ndarray, first: Floats, last: Floats, otherwise: Outcome) -> Columns:
     """Some rows answered at these instants (s), the others not at all."""
     instants = {"first_token_ns": first, "last_token_ns": last, "done_ns": last}
