@@ -32,7 +32,7 @@ from loadgen.transport.sockets import parse_target, resolve_target
 from loadgen.transport.tls import client_context
 from workloads.plan import Plan
 
-START_DELAY_NS = 50_000_000
+START_DELAY_NS = 200_000_000  # the parent may itself wait for a processor before it has told everybody
 WATCH_S = 0.1
 PROGRESS_NS = 250_000_000
 START_TIMEOUT_NS = 120_000_000_000
