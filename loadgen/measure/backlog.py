@@ -103,22 +103,22 @@ def judge_backlog(columns: Columns, length_s: float, rate_per_s: float | None = 
     own_noise = sqrt((cv2 + dispersion * min(1.0, (rate * answer_s + 1) / num)) / num)
     # against even distances at the rate; a trace is the rate
     late = at - np.searchsorted(scheduled, at) / rate_per_s if rate_per_s else np.zeros(num)
-    # each with the part of it that waits for its first token
-    first = np.where(np.isnan(columns.first_token_ns), columns.ended_ns, columns.first_token_ns)
-    levels = [in_flight_at(columns, at, until) / rate for until in (columns.ended_ns, first)]
-    pairs = [(levels[0], levels[1])]
-    if not (columns.outcome_code == END_OF_RUN).any():  # they took the longer, the earlier they were due
-        pairs.insert(0, (took, waited))
-    drifts = [[Drift.of(at, values, late) for values in pair] for pair in pairs]
-    series = [whole for whole, _ in drifts]
+    level = in_flight_at(columns, at, columns.ended_ns) / rate
+    if (columns.outcome_code == END_OF_RUN).any():  # they took the longer, the earlier they were due
+        first = np.where(np.isnan(columns.first_token_ns), columns.ended_ns, columns.first_token_ns)
+        waited, judged = in_flight_at(columns, at, first) / rate, [level]
+    else:
+        judged = [took, level]
+    series = [Drift.of(at, values, late) for values in judged]
+    waiting_per_s = Drift.of(at, waited, late).per_s
 
-    def is_growing(one: Drift, waiting: Drift) -> bool:
+    def is_growing(one: Drift) -> bool:
         is_sure = one.per_s > SURE * noise and one.lag > TOLERATED
         is_likely = rate_per_s and one.per_s > LIKELY * noise and one.lag > TOLERATED + SURE * own_noise
         is_much = one.per_s * rate * (length_s - start_s) > MIN_GROWTH and num > MIN_ARRIVALS * dispersion
         if not (one.is_rising and is_much and (is_sure or is_likely)):
             return False
-        return waiting.per_s >= one.per_s / 2 or slowing(columns, rate) > SLOWING
+        return waiting_per_s >= one.per_s / 2 or slowing(columns, rate) > SLOWING
 
     def is_carried(one: Drift) -> bool:
         return one.per_s < MISSED / 2 and one.lag < MISSED - TOLERATED / 2 - SURE * own_noise
@@ -129,7 +129,7 @@ def judge_backlog(columns: Columns, length_s: float, rate_per_s: float | None = 
     carried = [is_carried(one) for one in series]
     if all(carried) or (is_idle and series[0].per_s < MISSED / 2):
         trend = Trend.STEADY
-    elif any(is_growing(*pair) for pair in drifts) and not any(carried):
+    elif any(map(is_growing, series)) and not any(carried):
         trend = Trend.UNSTABLE
     else:
         trend = Trend.UNDECIDED
