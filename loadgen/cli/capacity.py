@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -25,17 +25,21 @@ from loadgen.cli.several import (
 )
 from loadgen.cli.signals import Interruption
 from loadgen.errors import EXIT_INVALID, EXIT_OK, EXIT_UNDECIDED, UsageError
+from loadgen.units import format_seconds
 
 if TYPE_CHECKING:
     from loadgen.measure.capacity import CapacityPoint
     from loadgen.measure.slo import Objective
     from loadgen.stats.capacity import Search, Trial
+    from workloads import Plan
 
 PANEL = "Capacity"
 DOCUMENT = "capacity.json"
-DEFAULT_DURATION_S = 30.0
-PROBE_SHARE = 6
 MIN_REQUESTS = 10
+LENGTH_S = 30.0
+LOWEST_PER_S = 0.01
+RUNS_A_REPLICATE = 2.5
+BEYOND_LIMIT = 10  # requests that take so many times the limit are slow, not failed
 # of the flags, those that do not change what is searched for
 PRESENTATION = (
     "out",
@@ -84,7 +88,7 @@ class CapacityOptions(RunOptions):
 def capacity(ctx: typer.Context, options: CapacityOptions) -> None:
     """Find the highest rate at which every objective holds and the backlog stays steady."""
     from loadgen.measure.capacity import describe, parse_objectives
-    from loadgen.stats.capacity import conclude
+    from loadgen.stats.capacity import Trial, conclude
 
     if options.resume is not None and not options.slo:
         options = replace(options, slo=slo_of(options.resume))
@@ -94,13 +98,10 @@ def capacity(ctx: typer.Context, options: CapacityOptions) -> None:
     if options.max_in_flight is not None:
         raise UsageError("--max-in-flight closes the loop: the rate would no longer be the one that is tried")
     check_flags(options)
-    base = plain_options(options)
-    if base.duration is None and base.requests is None:
-        base = replace(base, duration=DEFAULT_DURATION_S)
-    search = make_search(options, base)
-    make_plan(
-        replace(base, rate=search.start_per_s)
-    )  # what is wrong with the load is told before the first run
+    base = with_patience(plain_options(options), objectives)
+    search = make_search(options)
+    first = Trial(rate_per_s=search.start_per_s, length_s=search.length_s)
+    make_plan(options_of(base, first, search))  # what is wrong with the load is told before the first run
     question = ask(options)
     points, folder = [], options.resume
     if folder is None:
@@ -127,14 +128,18 @@ def capacity(ctx: typer.Context, options: CapacityOptions) -> None:
     raise typer.Exit(interruption.exit_code or exit_code(document))
 
 
-def make_search(options: CapacityOptions, base: RunOptions) -> Search:
-    """Say where the search starts, and between which rates it stays: at least ten requests a run."""
+def make_search(options: CapacityOptions) -> Search:
+    """Say where the search starts, between which rates it stays, and how long its runs are."""
     from loadgen.stats.capacity import Search
 
-    lowest = MIN_REQUESTS / base.duration if base.duration else 0.01
+    duration_s = options.duration
+    lowest = MIN_REQUESTS / duration_s if duration_s else LOWEST_PER_S
     if not options.max_rate > lowest:
         raise UsageError(f"--max-rate {options.max_rate:g} leaves no rate to try above {lowest:g}/s")
+    is_fixed = duration_s is not None or options.requests is not None
     found = Search(
+        length_s=duration_s or (0.0 if is_fixed else LENGTH_S),
+        is_length_fixed=is_fixed,
         start_per_s=max(options.rate or 1.0, lowest),
         lowest_per_s=lowest,
         highest_per_s=options.max_rate,
@@ -145,6 +150,20 @@ def make_search(options: CapacityOptions, base: RunOptions) -> Search:
     if options.repeat < 2:
         raise UsageError("--repeat 1: an interval needs two replicates or more")
     return replace(found, num_pilot=options.repeat, max_replicates=options.repeat)
+
+
+def with_patience(base: RunOptions, objectives: Sequence[Objective]) -> RunOptions:
+    """Let no default timeout end a request that is only slow: an objective may let one in ten be."""
+    from loadgen.measure.metrics import UNITS
+
+    limits = [one.limit for one in objectives if UNITS[one.metric] == "s"]
+    longest_s = BEYOND_LIMIT * max(limits, default=0.0)
+    defaults = {item.name: item.default for item in fields(RunOptions)}
+    given = {name: getattr(base, name) for name in ("first_token_timeout", "timeout", "drain_timeout")}
+    return replace(
+        base,
+        **{name: max(value, longest_s) for name, value in given.items() if value == defaults[name]},
+    )
 
 
 def ask(options: CapacityOptions) -> dict[str, Any]:
@@ -195,46 +214,83 @@ def measure_until_known(
     from loadgen.stats.capacity import next_trial
 
     search, objectives = task
-    # a simulated second takes no time: there, all that a run takes is overhead
-    scale = 0.0 if base.simulate else 1.0
-    began, overheads = time.monotonic(), [0.0]
+    clock = Spending(budget_s=budget_s, is_virtual=bool(base.simulate))
+    length_s = 0.0
     while (trial := next_trial([point.evidence() for point in points], search)) is not None:
-        one = options_of(base, trial)
+        one = options_of(base, trial, search)
         plan = make_plan(one)
-        elapsed = time.monotonic() - began
-        span_s = scale * plan.span_s
-        wanted_s = span_s + median(overheads)
-        if len(overheads) > 1 and elapsed + wanted_s > budget_s:
-            if not base.quiet:
-                typer.echo(
-                    f"stopped: {elapsed:.1f} s of --budget {budget_s:g}s are spent, the next run would take "
-                    f"{wanted_s:.1f} s; --resume {base.out} goes on",
-                    err=True,
-                )
+        is_longer = not trial.is_probe and trial.length_s > length_s
+        num_runs = RUNS_A_REPLICATE * search.num_pilot if is_longer else 1.0
+        stop = clock.say_stop(plan, 2 * RUNS_A_REPLICATE if is_longer else 1.0)
+        if stop and not base.quiet:
+            typer.echo(f"{stop}; --resume {base.out} goes on", err=True)
+        if stop:
             return
+        if is_longer and not base.quiet:
+            typer.echo(clock.say_plan(plan, num_runs), err=True)
+        length_s = length_s if trial.is_probe else trial.length_s
         measured = measure_one(ctx, one, interruption, plan)
         if interruption.exit_code is not None:
             return
-        seconds = time.monotonic() - began - elapsed
-        overheads.append(max(0.0, seconds - span_s))
-        point = CapacityPoint.of(measured, trial, objectives, seed=one.seed, seconds=seconds)
+        point = CapacityPoint.of(measured, trial, objectives, seed=one.seed, seconds=clock.note(plan))
         keep(point)
         if not base.quiet:
             typer.echo(progress_line(point), err=True)
 
 
-def options_of(base: RunOptions, trial: Trial) -> RunOptions:
-    """The flags of one run; probes are a sixth as long, but send ten requests or so."""
+class Spending:
+    """What the runs have taken of the wall time. A simulated second takes none: there, requests do."""
+
+    def __init__(self, *, budget_s: float, is_virtual: bool) -> None:
+        self._budget_s = budget_s
+        self._is_virtual = is_virtual
+        self._began = self._last = time.monotonic()
+        self._overheads: list[float] = []
+
+    def note(self, plan: Plan) -> float:
+        """Note that a run of the plan has just ended; return the seconds that it took."""
+        now = time.monotonic()
+        seconds, self._last = now - self._last, now
+        self._overheads.append(seconds / len(plan) if self._is_virtual else max(0.0, seconds - plan.span_s))
+        return seconds
+
+    def wanted_s(self, plan: Plan) -> float:
+        """How long a run of the plan will take."""
+        overhead = median(self._overheads or [0.0])
+        return len(plan) * overhead if self._is_virtual else plan.span_s + overhead
+
+    def say_stop(self, plan: Plan, num_runs: float) -> str:
+        """Why so many runs of the plan are not begun; empty where there is time for them."""
+        elapsed, wanted_s = self._last - self._began, num_runs * self.wanted_s(plan)
+        if not self._overheads or elapsed + wanted_s <= self._budget_s:
+            return ""
+        what = "the next run" if num_runs == 1 else f"runs of {plan.span_s:.3g} s for two replicates"
+        return (
+            f"stopped: {elapsed:.1f} s of --budget {self._budget_s:g}s are spent, {what} would take "
+            f"{wanted_s:.1f} s"
+        )
+
+    def say_plan(self, plan: Plan, num_runs: float) -> str:
+        """How long so many runs of the plan will take."""
+        virtual = " in virtual time" if self._is_virtual else ""
+        return (
+            f"some {num_runs:.0f} runs of {plan.span_s:.3g} s{virtual}, about "
+            f"{format_seconds(num_runs * self.wanted_s(plan))} (--budget {self._budget_s:g}s)"
+        )
+
+
+def options_of(base: RunOptions, trial: Trial, search: Search) -> RunOptions:
+    """The flags of one run. One that looks around sends ten requests or so, however short it is."""
+    from loadgen.stats.capacity import PROBE_SHARE
+
     one = replace(
         with_seed(base, trial.replicate), rate=trial.rate_per_s, name=f"rate-{trial.rate_per_s:.4g}"
     )
-    if not trial.is_probe:
-        return one
-    requests = one.requests and max(one.requests // PROBE_SHARE, MIN_REQUESTS)
-    duration = one.duration and min(
-        one.duration, max(one.duration / PROBE_SHARE, MIN_REQUESTS / trial.rate_per_s)
-    )
-    return replace(one, requests=requests, duration=duration)
+    if one.requests is not None:
+        share = PROBE_SHARE if trial.is_probe else 1
+        return replace(one, requests=max(one.requests // share, min(one.requests, MIN_REQUESTS)))
+    duration_s = max(trial.length_s, MIN_REQUESTS / trial.rate_per_s)
+    return replace(one, duration=min(duration_s, search.length_s) if search.is_length_fixed else duration_s)
 
 
 def progress_line(point: CapacityPoint) -> str:

@@ -2,14 +2,16 @@
 
 Objectives of a capacity are percentiles and means. Failed requests count as infinitely slow; a run with more
 than 1 % of them fails, and so does one whose backlog grows, whatever its figures. A percentile on few
-requests is no fault here: replicates, not requests, are the samples. Where the client itself was late or
-slow, a rate is decided only if its error cannot have decided it; any other fault decides nothing.
+requests is no fault here: replicates, not requests, are the samples. But a run must be long enough to show
+what the queue comes to: ten answers long, with so many independent values that its empty start is forgotten.
+Where the client itself was late or slow, a rate is decided only if its error cannot have decided it; any
+other fault decides nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from math import exp, inf, isfinite, log
 from typing import Any
 
@@ -20,9 +22,10 @@ from loadgen.measure.measured import Measured, measure
 from loadgen.measure.metrics import UNITS
 from loadgen.measure.options import MeasureOptions
 from loadgen.measure.slo import Objective, parse_slo
-from loadgen.stats.capacity import Answer, Capacity, Evidence, Trial
+from loadgen.stats.capacity import ANSWERS, Answer, Capacity, Evidence, Trial
+from loadgen.stats.intervals import MIN_TAIL_EVENTS, independent_values, independent_values_of_mean
 from loadgen.store import Run
-from loadgen.units import format_rate
+from loadgen.units import format_rate, format_seconds
 
 CAPACITY_SCHEMA_VERSION = 1
 MAX_FAILED_SHARE = 0.01
@@ -30,6 +33,7 @@ MAX_FAILED_SHARE = 0.01
 ABOUT_PERCENTILES = ("too_few_samples", "not_steady", "no_answers")
 OF_THE_CLIENT = ("client_late", "client_slow")  # faults whose size is known
 SMALLEST = 1e-9
+MIN_VALUES, MIN_VALUES_OF_MEAN = 200, 80  # independent ones; chosen by coverage on queues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +41,8 @@ class CapacityPoint:
     """One run of a search. figures: by objective, in the metric's unit; None where there is none.
 
     margin: log(figure / limit), the worst of all objectives; None where passes is not told by a figure.
-    passes: None where the measurement is not valid.
+    passes: None where the measurement is not valid. length_s, shortfall, served_per_s, answer_s: as the
+    search reads them (stats.capacity).
     """
 
     rate_per_s: float
@@ -52,8 +57,11 @@ class CapacityPoint:
     seconds: float
     figures: dict[str, float | None]
     margin: float | None
-    excess: float | None
     passes: bool | None
+    length_s: float = 0.0
+    shortfall: float = 0.0
+    served_per_s: float | None = None
+    answer_s: float = 0.0
 
     @classmethod
     def of(
@@ -69,8 +77,8 @@ class CapacityPoint:
         num_failed = num - int(measured.counted.sum())
         is_healthy = is_stable is not False and num_failed <= MAX_FAILED_SHARE * num
         found = [compare_with_limit(measured, one, num_failed / max(num, 1)) for one in objectives]
-        figures = [figure for figure, _, _ in found]
-        margin = max((m for _, m, _ in found), default=inf)
+        figures = [figure for figure, _ in found]
+        margin = max((m for _, m in found), default=inf)
         passes = decide(margin, reasons, is_healthy)
         if passes is not None and set(reasons) & set(OF_THE_CLIENT):
             seen = [(figure_of(measured, one.metric, str(one.statistic)), one.limit) for one in objectives]
@@ -90,16 +98,28 @@ class CapacityPoint:
             seconds=seconds,
             figures={o.label: figure for o, figure in zip(objectives, figures, strict=True)},
             margin=margin if isfinite(margin) else None,
-            excess=max((e for _, _, e in found), default=None) if isfinite(margin) else None,
             passes=passes if num else None,
+            length_s=trial.length_s,
+            shortfall=max(compute_shortfall(measured, one) for one in objectives) if is_stable else 0.0,
+            served_per_s=None if is_stable else served_per_s(measured),
+            answer_s=mean_answer_s(measured),
         )
 
     def evidence(self) -> Evidence:
         """The point as the search reads it."""
-        trial = Trial(rate_per_s=self.rate_per_s, replicate=self.replicate, is_probe=self.is_probe)
-        if self.passes is None:
-            return Evidence(trial=trial, margin=None)
-        return Evidence(trial=trial, margin=inf if self.margin is None else self.margin, excess=self.excess)
+        margin = inf if self.margin is None else self.margin
+        return Evidence(
+            trial=Trial(
+                rate_per_s=self.rate_per_s,
+                length_s=self.length_s,
+                replicate=self.replicate,
+                is_probe=self.is_probe,
+            ),
+            margin=None if self.passes is None else margin,
+            served_per_s=self.served_per_s,
+            shortfall=self.shortfall,
+            answer_s=self.answer_s,
+        )
 
 
 def decide(margin: float, reasons: Sequence[str], is_healthy: bool) -> bool | None:
@@ -114,8 +134,8 @@ def decide(margin: float, reasons: Sequence[str], is_healthy: bool) -> bool | No
 
 def compare_with_limit(
     measured: Measured, objective: Objective, failed_share: float
-) -> tuple[float | None, float, float]:
-    """Figure, log(figure / limit), and the same of what averages over runs without bias.
+) -> tuple[float | None, float]:
+    """Figure and log(figure / limit).
 
     A percentile counts the failed as infinite: it is read at q / (1 - failed share) of those that did not.
     """
@@ -123,23 +143,46 @@ def compare_with_limit(
     if sample.num_failed:  # its values hold the failed ones already
         failed_share = 0.0
     if sample.num_values == 0:
-        return None, inf, inf
+        return None, inf
     share = objective.percentile
     if share is None:
-        mean = sample.moments()[0]
-        if mean is None:
-            return None, inf, inf
-        margin = log(max(mean, SMALLEST) / objective.limit)
-        return mean, margin, margin
-    beyond = sample.share_above(objective.limit) * (1 - failed_share) + failed_share
-    excess = log(max(beyond, SMALLEST) / (1 - share))
-    level = share / (1 - failed_share) if failed_share < 1 else 1.0
-    if level >= 1:
-        return None, inf, excess
-    figure = sample.quantiles([level])[0]
-    if not isfinite(figure):
-        return None, inf, excess
-    return figure, log(max(figure, SMALLEST) / objective.limit), excess
+        figure = sample.moments()[0]
+    else:
+        level = share / (1 - failed_share) if failed_share < 1 else 1.0
+        figure = sample.quantiles([level])[0] if level < 1 else None
+    if figure is None or not isfinite(figure):
+        return None, inf
+    return figure, log(max(figure, SMALLEST) / objective.limit)
+
+
+def compute_shortfall(measured: Measured, objective: Objective) -> float:
+    """How many times as long the run would have to be for its figure to be that of a steady server.
+
+    A run starts empty, and a queue fills in some multiple of the time over which its waits depend on each
+    other: where independent values are few, the figure is too low, and a percentile of few values misses the
+    worst of the tail.
+    """
+    pool = measured.pool(objective.metric) or measured.pool("e2e_s")
+    answers = ANSWERS * mean_answer_s(measured) / max(measured.window.end_ns / 1e9, SMALLEST)
+    if pool is None or len(pool.values) < 2:
+        return max(answers, float(MIN_VALUES))
+    share = objective.percentile
+    if share is None:
+        return max(answers, MIN_VALUES_OF_MEAN / independent_values_of_mean(pool))
+    num = independent_values(pool, share)
+    return max(answers, MIN_VALUES / num, MIN_TAIL_EVENTS / (num * min(share, 1 - share)))
+
+
+def served_per_s(measured: Measured) -> float:
+    """Answers per second in the second half of the schedule, when the server had filled."""
+    end_ns = measured.window.end_ns
+    ended = measured.columns.ended_ns[measured.columns.is_ok]
+    return float(((ended >= end_ns / 2) & (ended < end_ns)).sum() / (end_ns / 2e9))
+
+
+def mean_answer_s(measured: Measured) -> float:
+    """How long an answer took on average; 0 where none came."""
+    return measured.samples["e2e_s"].moments()[0] or 0.0
 
 
 def parse_objectives(lines: Sequence[str]) -> list[Objective]:
@@ -192,6 +235,8 @@ def say(capacity: Capacity, lines: Sequence[str]) -> str:
             )
         case Answer.UNDECIDED:
             known = "nothing was decided" if low is None else f"it held at {format_rate(low)}"
+            if capacity.shortfall is not None and capacity.shortfall > 1:
+                known += f"; {_say_length(capacity.shortfall, capacity.length_s)}"
             return f"undecided where {objective} stops to hold: {known}"
     assert low is not None
     assert high is not None
@@ -204,8 +249,19 @@ def say(capacity: Capacity, lines: Sequence[str]) -> str:
     )
 
 
+def _say_length(shortfall: float, length_s: float | None) -> str:
+    longer = f"runs {shortfall:.2g} times as long would tell"
+    return (
+        f"{longer} ({format_seconds(length_s * shortfall)} instead of {format_seconds(length_s)})"
+        if length_s
+        else longer
+    )
+
+
 def read_points(document: dict[str, Any], path: str) -> list[CapacityPoint]:
     """The points of a capacity.json, to go on from."""
     if document.get("schema_version") != CAPACITY_SCHEMA_VERSION:
         raise RunFolderError(f"{path} has another schema version than {CAPACITY_SCHEMA_VERSION}")
-    return [CapacityPoint(**{**point, "reasons": tuple(point["reasons"])}) for point in document["points"]]
+    known = {item.name for item in fields(CapacityPoint)}
+    points = [{name: value for name, value in point.items() if name in known} for point in document["points"]]
+    return [CapacityPoint(**{**point, "reasons": tuple(point["reasons"])}) for point in points]

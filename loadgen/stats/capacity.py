@@ -1,21 +1,24 @@
 """The highest rate that meets an objective: a search that is a pure function of what was measured so far.
 
 A replicate is one seed: the same requests, stretched in time to any rate (common random numbers). Within it
-the figure grows with the rate and crosses its limit once; a bracket and a secant find where. Short probes
-find the region first, later replicates start where earlier ones crossed, so that requests are spent where the
-answer is undecided. Crossings of different seeds are independent: the capacity is a t interval over their
-logarithms, centred on the crossing of all replicates together (as sectioning is: Nakayama 2014). How many
-replicates: Stein's two stages (1945), which keep the confidence although the number depends on the data.
+the figure grows with the rate and crosses its limit once; a bracket and a secant find where, and later
+replicates start where earlier ones crossed. Crossings of different seeds are independent: the capacity is a t
+interval over their logarithms. How many replicates: Stein's two stages (1945), which keep the confidence
+although the number depends on the data.
+
+No statistic repairs runs that end before the queue has filled. Each run says how long it would have to be; a
+replicate whose runs were too short starts all of it again with longer ones, and what shorter runs said only
+tells where to look. Where the length is fixed there is no interval, but the length that would do.
 The search sends nothing and knows no clock; a budget is the caller's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from math import ceil, exp, fsum, isfinite, log, log1p, sqrt
-from statistics import fmean
+from math import ceil, exp, isfinite, log, log1p, sqrt
+from statistics import fmean, stdev
 
 INTERPOLATED_RATIO = 1.12  # a bracket this narrow is interpolated where both ends have a figure
 NARROW_RATIO = 1.03  # where the failing end has none it is halved until here, and both ends are kept
@@ -23,10 +26,12 @@ FIRST_STEP = 1.25
 LATER_STEP = 1.08
 LARGEST_STEP = 1.6
 PROBE_STEP = 2.0
+PROBE_SHARE = 6  # of the length of a run
 EDGE = 0.15  # how far inside its bracket a secant lands: one that stays at an end would never narrow it
 MAX_UNDECIDED = 2
-MAX_EXCESS = 3.0
-SHARE_OF_SLOPE = 0.5  # the share above a limit saturates, a power does not; chosen by coverage on queues
+ANSWERS = 10  # a run is as long as so many answers: it starts empty, and fills while the first are written
+ALONE = 0.1  # requests in flight on average
+HEADROOM = 1.5  # the length that a run says it would have to have varies from seed to seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +39,8 @@ class Trial:
     """One run to be made. replicate: its seed, from 0; is_probe: a short one that says where to look."""
 
     rate_per_s: float
-    replicate: int
+    length_s: float
+    replicate: int = 0
     is_probe: bool = False
 
 
@@ -43,13 +49,16 @@ class Evidence:
     """What a run said. margin: log(figure / limit), the worst of several objectives; 0 or below passes.
 
     inf: failed whatever the figure (backlog grew, requests failed); None: the measurement was not valid.
-    excess: the same of what averages over runs without bias, log(share above the limit / share allowed) for a
-    percentile, the margin for a mean; None where it is not known.
+    served_per_s: answers per second where the backlog grew, which no rate that holds is above.
+    shortfall: the length that the run would have to have over the length that it had; above 1 it says where
+    to look, and decides nothing. answer_s: how long an answer took, 0 where none came.
     """
 
     trial: Trial
     margin: float | None
-    excess: float | None = None
+    served_per_s: float | None = None
+    shortfall: float = 0.0
+    answer_s: float = 0.0
 
     @property
     def rate_per_s(self) -> float:
@@ -63,24 +72,39 @@ class Evidence:
     def fails(self) -> bool:
         return self.margin is not None and self.margin > 0
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether requests hardly met, so that they would fare no better at a lower rate."""
+        return 0 < self.answer_s * self.rate_per_s <= ALONE
+
+    @property
+    def has_figure(self) -> bool:
+        """Whether it says how far a rate that does not hold is from one that does."""
+        return self.served_per_s is not None or (self.margin is not None and isfinite(self.margin))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What is searched for. precision: wanted half width of the interval, relative; rates per second."""
+    """What is searched for. length_s: of the first runs, and of all of them where is_length_fixed.
 
+    precision: wanted half width of the interval, relative; rates per second.
+    """
+
+    length_s: float = 30.0
+    is_length_fixed: bool = False
     start_per_s: float = 1.0
     lowest_per_s: float = 0.1
     highest_per_s: float = 100_000.0
     precision: float = 0.05
     confidence: float = 0.95
     num_pilot: int = 5
-    max_replicates: int = 20
+    max_replicates: int = 100
 
 
 class Answer(StrEnum):
     """interval: with the confidence stated; bracket: of one replicate, without; none: no rate passes.
 
-    above: the highest rate passes; undecided: too little was measured, or nothing that is valid.
+    above: the highest rate passes; undecided: too little was measured, too short, or nothing that is valid.
     """
 
     INTERVAL = "interval"
@@ -92,7 +116,11 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """high_per_s: None where no rate failed. num_planned: replicates wanted; None until the pilot is done."""
+    """high_per_s: None where no rate failed. num_planned: replicates wanted; None until the pilot is done.
+
+    length_s: of the runs that say so. shortfall: how many times as long they would have to be, above 1 where
+    they were too short.
+    """
 
     answer: Answer
     low_per_s: float | None = None
@@ -100,6 +128,8 @@ class Capacity:
     confidence: float | None = None
     num_replicates: int = 0
     num_planned: int | None = None
+    length_s: float | None = None
+    shortfall: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,13 +151,13 @@ class Bracket:
 class Crossing:
     """Where one replicate crosses the limit: between two rates, which are equal where it is known well.
 
-    above: of the failing end, log(rate / crossing) and excess. is_lowest, is_highest: it lies beyond the
-    range of the search.
+    shortfall: the worst of the runs at its ends. is_lowest, is_highest: it lies beyond the range of the
+    search.
     """
 
     low_per_s: float
     high_per_s: float
-    above: tuple[float, float] | None = None
+    shortfall: float = 0.0
     is_lowest: bool = False
     is_highest: bool = False
 
@@ -139,65 +169,88 @@ class Crossing:
 
 def next_trial(runs: Sequence[Evidence], search: Search) -> Trial | None:
     """Say which run comes next; None where the answer is as good as was asked, or cannot be had."""
-    probes, replicates = _sorted_runs(runs)
-    if not replicates and (probe := _next_probe(probes, search)) is not None:
-        return probe
+    length_s = run_length_s(runs, search)
+    probe_rate = _next_probe_rate(runs, search)
+    if probe_rate is not None:
+        return Trial(rate_per_s=probe_rate, length_s=length_s / PROBE_SHARE, is_probe=True)
+    replicates = _replicates(runs, length_s)
     found: list[Crossing] = []
     for number, own in enumerate(replicates):
         if _is_lost(own):
             continue
         crossing = find_crossing(own, search)
         if crossing is None:
-            return Trial(rate_per_s=_next_rate(own, found, search), replicate=number)
+            rate = _next_rate(own, found, search)
+            return Trial(rate_per_s=rate, length_s=length_s, replicate=number)
+        found.append(crossing)
+        shortfall = _shortfall(found, search)
+        if shortfall > 1 and len(found) in (1, search.num_pilot) and not search.is_length_fixed:
+            return Trial(rate_per_s=_middle_rate(found, search), length_s=length_s * shortfall * HEADROOM)
         if crossing.is_lowest or crossing.is_highest:
             return None
-        found.append(crossing)
     if sum(map(_is_lost, replicates)) >= MAX_UNDECIDED:
         return None
     if len(found) >= search.num_pilot and len(found) >= plan_replicates(found, search):
         return None
-    return Trial(rate_per_s=_first_rate(found, probes, search), replicate=len(replicates))
+    rate = _middle_rate(found, search) if found else _first_rate(runs, search)
+    return Trial(rate_per_s=rate, length_s=length_s, replicate=len(replicates))
 
 
 def conclude(runs: Sequence[Evidence], search: Search) -> Capacity:
     """Answer with what has been measured so far."""
-    _, replicates = _sorted_runs(runs)
+    length_s = run_length_s(runs, search)
+    replicates = _replicates(runs, length_s)
     crossings = (find_crossing(own, search) for own in replicates if not _is_lost(own))
     found = [crossing for crossing in crossings if crossing is not None]
+    said = Capacity(answer=Answer.NONE, num_replicates=len(found), length_s=length_s)
     if any(crossing.is_lowest for crossing in found):
-        return Capacity(answer=Answer.NONE, num_replicates=len(found))
+        return said
+    if len(found) < 2 or _shortfall(found, search) > 1:
+        return _without_confidence(replicates, runs, said)
     if any(crossing.is_highest for crossing in found):
-        return Capacity(answer=Answer.ABOVE, low_per_s=search.highest_per_s, num_replicates=len(found))
-    if len(found) < 2:
-        return _bracketed(replicates, runs, len(found))
-    centre, half = _centre(found), _t_times_spread(found, search) / sqrt(len(found))
+        return replace(said, answer=Answer.ABOVE, low_per_s=search.highest_per_s)
+    half = _t_times_spread(found, search) / sqrt(len(found))
     slack = fmean(log(crossing.high_per_s / crossing.low_per_s) for crossing in found) / 2
-    return Capacity(
+    centre = fmean(crossing.middle for crossing in found)
+    return replace(
+        said,
         answer=Answer.INTERVAL,
         low_per_s=exp(centre - slack - half),
         high_per_s=exp(centre + slack + half),
         confidence=search.confidence,
-        num_replicates=len(found),
         num_planned=plan_replicates(found, search) if len(found) >= search.num_pilot else None,
     )
+
+
+def run_length_s(runs: Sequence[Evidence], search: Search) -> float:
+    """How long the runs are that count: as long as the longest, and as ten of the first answers."""
+    if search.is_length_fixed:
+        return search.length_s
+    longest_s = max((run.trial.length_s for run in runs if not run.trial.is_probe), default=0.0)
+    if longest_s:
+        return longest_s
+    answer_s = min((run.answer_s for run in runs if run.passes), default=0.0)
+    return max(search.length_s, ANSWERS * answer_s)
 
 
 def find_crossing(own: Sequence[Evidence], search: Search) -> Crossing | None:
     """Where the runs of one replicate cross the limit; None while that is not known well enough."""
     bracket = Bracket.of(own)
     low, high = bracket.low, bracket.high
-    if high is not None and high.rate_per_s <= search.lowest_per_s:
+    if high is not None and (high.is_alone or high.rate_per_s <= search.lowest_per_s):
         return Crossing(low_per_s=high.rate_per_s, high_per_s=high.rate_per_s, is_lowest=True)
     if low is not None and low.rate_per_s >= search.highest_per_s:
-        return Crossing(low_per_s=low.rate_per_s, high_per_s=low.rate_per_s, is_highest=True)
+        rate = low.rate_per_s
+        return Crossing(low_per_s=rate, high_per_s=rate, is_highest=True, shortfall=low.shortfall)
     if low is None or high is None:
         return None
-    ratio = high.rate_per_s / low.rate_per_s
-    if ratio <= INTERPOLATED_RATIO and _has_figure(high):
+    ratio, shortfall = high.rate_per_s / low.rate_per_s, max(low.shortfall, high.shortfall)
+    if ratio <= INTERPOLATED_RATIO and high.has_figure:
         at = _interpolate(low, high)
-        above = None if high.excess is None else (log(high.rate_per_s / at), min(high.excess, MAX_EXCESS))
-        return Crossing(low_per_s=at, high_per_s=at, above=above)
-    return Crossing(low_per_s=low.rate_per_s, high_per_s=high.rate_per_s) if ratio <= NARROW_RATIO else None
+        return Crossing(low_per_s=at, high_per_s=at, shortfall=shortfall)
+    if ratio > NARROW_RATIO:
+        return None
+    return Crossing(low_per_s=low.rate_per_s, high_per_s=high.rate_per_s, shortfall=shortfall)
 
 
 def plan_replicates(found: Sequence[Crossing], search: Search) -> int:
@@ -207,37 +260,25 @@ def plan_replicates(found: Sequence[Crossing], search: Search) -> int:
 
 
 def _t_times_spread(found: Sequence[Crossing], search: Search) -> float:
-    """t times the standard deviation of the pilot's crossings around their centre."""
+    """t times the standard deviation of the pilot's crossings."""
     from scipy.special import stdtrit
 
-    pilot = found[: search.num_pilot]
-    centre, freedom = _centre(pilot), len(pilot) - 1
-    squares = fsum((crossing.middle - centre) ** 2 for crossing in pilot)
-    return float(stdtrit(freedom, (1 + search.confidence) / 2)) * sqrt(squares / freedom)
+    pilot = [crossing.middle for crossing in found[: search.num_pilot]]
+    return float(stdtrit(len(pilot) - 1, (1 + search.confidence) / 2)) * stdev(pilot)
 
 
-def _centre(found: Sequence[Crossing]) -> float:
-    """The logarithm of the rate at which all replicates together cross the limit.
-
-    The mean of the crossings lies too high: a short run rarely holds the worst of the tail. What averages
-    without bias is the share above the limit, which grows as (rate / crossing)^k: together they cross it at
-    the power mean of the crossings with exponent -k.
-    """
-    middles = [crossing.middle for crossing in found]
-    above = [crossing.above for crossing in found if crossing.above is not None]
-    distance = fsum(log_ratio for log_ratio, _ in above)
-    k = SHARE_OF_SLOPE * fsum(excess for _, excess in above) / distance if distance > 0 else 0.0
-    if k <= 0:
-        return fmean(middles)
-    least = min(middles)
-    return least - log(fmean(exp(-k * (middle - least)) for middle in middles)) / k
+def _shortfall(found: Sequence[Crossing], search: Search) -> float:
+    """The mean of the pilot: from one replicate to the next it varies."""
+    return fmean(crossing.shortfall for crossing in found[: search.num_pilot])
 
 
-def _next_probe(probes: Sequence[Evidence], search: Search) -> Trial | None:
+def _next_probe_rate(runs: Sequence[Evidence], search: Search) -> float | None:
     """Double while probes pass, halve while they do not; None once they have bracketed the answer."""
-    passing = max((probe.rate_per_s for probe in probes if probe.passes), default=None)
-    failing = min((probe.rate_per_s for probe in probes if not probe.passes), default=None)
-    if passing is not None and failing is not None:
+    if any(not run.trial.is_probe for run in runs):
+        return None
+    passing = max((probe.rate_per_s for probe in runs if probe.passes), default=None)
+    failing = min((probe.rate_per_s for probe in runs if not probe.passes), default=None)
+    if failing is not None and (passing is not None or any(run.fails and run.is_alone for run in runs)):
         return None
     rate = search.start_per_s
     if passing is not None:
@@ -245,15 +286,19 @@ def _next_probe(probes: Sequence[Evidence], search: Search) -> Trial | None:
     elif failing is not None:
         rate = failing / PROBE_STEP
     rate = _within(rate, search)
-    return None if rate in (passing, failing) else Trial(rate_per_s=rate, replicate=0, is_probe=True)
+    return None if rate in (passing, failing) else rate
 
 
-def _first_rate(found: Sequence[Crossing], probes: Sequence[Evidence], search: Search) -> float:
-    """Where a replicate starts: at the crossings so far; the first at the low end of the probes' bracket."""
-    if found:
-        return _within(exp(fmean(crossing.middle for crossing in found)), search)
-    low = Bracket.of(probes).low
+def _first_rate(runs: Sequence[Evidence], search: Search) -> float:
+    """Where the first replicate starts: at the low end of the probes' bracket."""
+    probes = [run for run in runs if run.trial.is_probe]
+    low = Bracket.of(probes).low or min(probes, key=_rate, default=None)
     return search.lowest_per_s if low is None else low.rate_per_s
+
+
+def _middle_rate(found: Sequence[Crossing], search: Search) -> float:
+    """Where a later one starts: at the crossings so far."""
+    return _within(exp(fmean(crossing.middle for crossing in found)), search)
 
 
 def _next_rate(own: Sequence[Evidence], found: Sequence[Crossing], search: Search) -> float:
@@ -271,49 +316,50 @@ def _next_rate(own: Sequence[Evidence], found: Sequence[Crossing], search: Searc
 
 
 def _interpolate(low: Evidence, high: Evidence) -> float:
-    """Where the margin is 0 between a rate that passes and one that fails, linear in logarithms.
+    """Where the figure is at its limit between a rate that passes and one that fails.
 
-    The middle where the failing end has no figure.
+    Linear in 1 / figure and 1 / rate, as the mean wait of a queue is: where the backlog grows, 1 / figure has
+    come down to 0 at the rate that is served. The middle where the failing end has no figure.
     """
-    share = 0.5
-    if _has_figure(high):
-        assert low.margin is not None
-        assert high.margin is not None
-        share = low.margin / (low.margin - high.margin)
-    ratio: float = (high.rate_per_s / low.rate_per_s) ** share
-    return low.rate_per_s * ratio
+    if not high.has_figure:
+        return sqrt(low.rate_per_s * high.rate_per_s)
+    assert low.margin is not None
+    assert high.margin is not None
+    top = high.rate_per_s
+    if high.served_per_s is not None:
+        top = min(max(high.served_per_s, low.rate_per_s), top)
+    above, below = exp(-low.margin) - 1, 1 - (exp(-high.margin) if high.served_per_s is None else 0.0)
+    share = above / (above + below)
+    return 1 / ((1 - share) / low.rate_per_s + share / top)
 
 
-def _has_figure(run: Evidence) -> bool:
-    return run.margin is not None and isfinite(run.margin)
-
-
-def _bracketed(
-    replicates: Sequence[Sequence[Evidence]], runs: Sequence[Evidence], num_found: int
+def _without_confidence(
+    replicates: Sequence[Sequence[Evidence]], runs: Sequence[Evidence], said: Capacity
 ) -> Capacity:
-    """The answer of too few replicates: the narrowest bracket of one of them, else of all runs."""
-    for sets in (replicates, [runs]):
-        brackets = [Bracket.of(own) for own in sets]
-        whole = [(b.low.rate_per_s, b.high.rate_per_s) for b in brackets if b.low and b.high]
-        if whole:
+    """The answer of too few replicates, or of runs too short: the narrowest bracket of one replicate, else of
+    all runs, of those that were long enough.
+    """
+    shortfall = max((run.shortfall for own in replicates for run in own), default=0.0)
+    long_enough = [[run for run in own if run.shortfall <= 1] for own in (*replicates, runs)]
+    brackets = [Bracket.of(own) for own in long_enough]
+    for some in (brackets[:-1], brackets[-1:]):
+        whole = [(b.low.rate_per_s, b.high.rate_per_s) for b in some if b.low and b.high]
+        if whole and shortfall <= 1:
             low, high = min(whole, key=lambda ends: ends[1] / ends[0])
-            return Capacity(answer=Answer.BRACKET, low_per_s=low, high_per_s=high, num_replicates=num_found)
-    passing = max((run.rate_per_s for run in runs if run.passes), default=None)
-    return Capacity(answer=Answer.UNDECIDED, low_per_s=passing, num_replicates=num_found)
+            return replace(said, answer=Answer.BRACKET, low_per_s=low, high_per_s=high)
+    passing = max((run.rate_per_s for run in long_enough[-1] if run.passes), default=None)
+    return replace(said, answer=Answer.UNDECIDED, low_per_s=passing, shortfall=shortfall or None)
 
 
 def _is_lost(own: Sequence[Evidence]) -> bool:
     return sum(run.margin is None for run in own) >= MAX_UNDECIDED
 
 
-def _sorted_runs(runs: Sequence[Evidence]) -> tuple[list[Evidence], list[list[Evidence]]]:
-    """Probes, and the runs of each replicate in order."""
-    full = [run for run in runs if not run.trial.is_probe]
+def _replicates(runs: Sequence[Evidence], length_s: float) -> list[list[Evidence]]:
+    """The runs of each replicate in order, of those that are as long."""
+    full = [run for run in runs if not run.trial.is_probe and run.trial.length_s == length_s]
     num_replicates = max((run.trial.replicate + 1 for run in full), default=0)
-    return (
-        [run for run in runs if run.trial.is_probe],
-        [[run for run in full if run.trial.replicate == number] for number in range(num_replicates)],
-    )
+    return [[run for run in full if run.trial.replicate == number] for number in range(num_replicates)]
 
 
 def _within(rate_per_s: float, search: Search) -> float:

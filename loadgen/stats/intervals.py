@@ -174,6 +174,12 @@ def quantile_interval(pool: Pool, q: float) -> QuantileInterval:
     return quantile_intervals(pool, [q])[q]
 
 
+def independent_values_of_mean(pool: Pool) -> float:
+    """How many independent values the mean of at least one value rests on."""
+    residuals = _residuals(pool)
+    return len(residuals) / autocorrelation_time(residuals)
+
+
 def mean_interval(pool: Pool) -> tuple[float, float] | None:
     """A 95 % interval for the mean of all values; None with too few independent ones.
 
@@ -187,10 +193,7 @@ def mean_interval(pool: Pool) -> tuple[float, float] | None:
     if total == 0 or len(sizes) < 2 * NUM_SECTIONS:
         return None
     mean = float(np.average(pool.values, weights=pool.weights))
-    weighted = (pool.values - mean) * (1 if pool.weights is None else pool.weights)
-    has_values = np.diff(pool.offsets) > 0
-    residuals = np.zeros(len(sizes))
-    residuals[has_values] = np.add.reduceat(weighted, pool.offsets[:-1][has_values])
+    residuals = _residuals(pool)
     tau = autocorrelation_time(residuals)
     if len(sizes) / tau < MIN_TAIL_EVENTS:
         return None
@@ -202,6 +205,16 @@ def mean_interval(pool: Pool) -> tuple[float, float] | None:
     by_correlation = NORMAL_95 * np.sqrt(residuals @ residuals * tau)
     half = float(max(by_section, by_correlation)) / total
     return (mean - half) / pool.per_unit, (mean + half) / pool.per_unit
+
+
+def _residuals(pool: Pool) -> Floats:
+    """By request, the sum of what its values are above the mean of all."""
+    mean = float(np.average(pool.values, weights=pool.weights))
+    weighted = (pool.values - mean) * (1 if pool.weights is None else pool.weights)
+    has_values = np.diff(pool.offsets) > 0
+    residuals = np.zeros(len(has_values))
+    residuals[has_values] = np.add.reduceat(weighted, pool.offsets[:-1][has_values])
+    return residuals
 
 
 def _withheld(n_eff: float, q: float) -> QuantileInterval:
