@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 PANEL = "Capacity"
 DOCUMENT = "capacity.json"
-MIN_REQUESTS = 10
 LENGTH_S = 30.0
 LOWEST_PER_S = 0.01
 RUNS_A_REPLICATE = 2.5
@@ -130,6 +129,7 @@ def capacity(ctx: typer.Context, options: CapacityOptions) -> None:
 
 def make_search(options: CapacityOptions) -> Search:
     """Say where the search starts, between which rates it stays, and how long its runs are."""
+    from loadgen.measure.capacity import MIN_REQUESTS
     from loadgen.stats.capacity import Search
 
     duration_s = options.duration
@@ -281,6 +281,7 @@ class Spending:
 
 def options_of(base: RunOptions, trial: Trial, search: Search) -> RunOptions:
     """The flags of one run. One that looks around sends ten requests or so, however short it is."""
+    from loadgen.measure.capacity import MIN_REQUESTS
     from loadgen.stats.capacity import PROBE_SHARE
 
     one = replace(

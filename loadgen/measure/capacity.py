@@ -16,24 +16,63 @@ from math import exp, inf, isfinite, log
 from typing import Any
 
 from loadgen.errors import RunFolderError, UsageError
-from loadgen.measure.backlog import is_steady
+from loadgen.measure.backlog import Trend, judge_backlog
 from loadgen.measure.error import figure_of
 from loadgen.measure.measured import Measured, measure
 from loadgen.measure.metrics import UNITS
 from loadgen.measure.options import MeasureOptions
 from loadgen.measure.slo import Objective, parse_slo
 from loadgen.stats.capacity import ANSWERS, Answer, Capacity, Evidence, Trial
-from loadgen.stats.intervals import MIN_TAIL_EVENTS, independent_values, independent_values_of_mean
+from loadgen.stats.intervals import independent_values, independent_values_of_mean
 from loadgen.store import Run
 from loadgen.units import format_rate, format_seconds
 
 CAPACITY_SCHEMA_VERSION = 1
 MAX_FAILED_SHARE = 0.01
+MIN_REQUESTS = 10  # of a run, a probe too
 # of figures, not of the run; where nothing is answered the rate is too high
 ABOUT_PERCENTILES = ("too_few_samples", "not_steady", "no_answers")
 OF_THE_CLIENT = ("client_late", "client_slow")  # faults whose size is known
 SMALLEST = 1e-9
-MIN_VALUES, MIN_VALUES_OF_MEAN = 200, 80  # independent ones; chosen by coverage on queues
+VALUE_OF_QUANTILE, VALUE_OF_TAIL = 0.4, 8.0  # in values of a mean; chosen by coverage on queues
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What the requests of a run say of a rate, whatever the client did. margin: of the figures alone."""
+
+    figures: list[float | None]
+    margin: float
+    is_stable: bool
+    is_healthy: bool
+    num_values: float
+    shortfall: float
+    served_per_s: float | None
+    answer_s: float
+
+    @classmethod
+    def of(cls, measured: Measured, objectives: Sequence[Objective], rate_per_s: float) -> Said:
+        """Hold the figures against their limits; judge the backlog, and whether the run was long enough."""
+        length_s = measured.window.end_ns / 1e9
+        backlog = judge_backlog(measured.columns.only(measured.is_open), length_s, rate_per_s)
+        is_stable = backlog.trend != Trend.UNSTABLE
+        num_failed = measured.num_scheduled - int(measured.counted.sum())
+        failed_share = num_failed / max(measured.num_scheduled, 1)
+        is_healthy = is_stable and failed_share <= MAX_FAILED_SHARE
+        found = [compare_with_limit(measured, one, failed_share) for one in objectives]
+        margin = max((margin for _, margin in found), default=inf)
+        answer_s = measured.samples["e2e_s"].moments()[0] or 0.0
+        needed_s = max(ANSWERS * answer_s, (backlog.needed_s or 0.0) if is_healthy and margin <= 0 else 0.0)
+        return cls(
+            figures=[figure for figure, _ in found],
+            margin=margin,
+            is_stable=is_stable,
+            is_healthy=is_healthy,
+            num_values=min(count_values(measured, one) for one in objectives),
+            shortfall=needed_s / max(length_s, SMALLEST) if is_stable else 0.0,
+            served_per_s=None if is_stable else served_per_s(measured),
+            answer_s=answer_s,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +80,8 @@ class CapacityPoint:
     """One run of a search. figures: by objective, in the metric's unit; None where there is none.
 
     margin: log(figure / limit), the worst of all objectives; None where passes is not told by a figure.
-    passes: None where the measurement is not valid. length_s, shortfall, served_per_s, answer_s: as the
-    search reads them (stats.capacity).
+    passes: None where the measurement is not valid. length_s and what follows: as the search
+    reads them (stats.capacity).
     """
 
     rate_per_s: float
@@ -59,6 +98,7 @@ class CapacityPoint:
     margin: float | None
     passes: bool | None
     length_s: float = 0.0
+    num_values: float = 0.0
     shortfall: float = 0.0
     served_per_s: float | None = None
     answer_s: float = 0.0
@@ -71,20 +111,14 @@ class CapacityPoint:
         summary = run.summary
         assert summary is not None
         measured = measure(run, MeasureOptions.of(run.manifest))
+        said = Said.of(measured, objectives, trial.rate_per_s)
         reasons = tuple(reason["code"] for reason in summary["verdict"]["reasons"])
-        is_stable = is_steady(summary)
-        num = measured.num_scheduled
-        num_failed = num - int(measured.counted.sum())
-        is_healthy = is_stable is not False and num_failed <= MAX_FAILED_SHARE * num
-        found = [compare_with_limit(measured, one, num_failed / max(num, 1)) for one in objectives]
-        figures = [figure for figure, _ in found]
-        margin = max((m for _, m in found), default=inf)
-        passes = decide(margin, reasons, is_healthy)
+        passes = decide(said.margin, reasons, said.is_healthy)
         if passes is not None and set(reasons) & set(OF_THE_CLIENT):
             seen = [(figure_of(measured, one.metric, str(one.statistic)), one.limit) for one in objectives]
             met = [figure.meets(limit) if figure.range else None for figure, limit in seen]
             passes = passes if (all(met) if passes else False in met) else None
-        margin = margin if is_healthy else inf
+        margin = said.margin if said.is_healthy else inf
         return cls(
             rate_per_s=trial.rate_per_s,
             replicate=trial.replicate,
@@ -92,17 +126,18 @@ class CapacityPoint:
             seed=seed,
             folder=run.path.name,
             reasons=reasons,
-            is_stable=is_stable,
+            is_stable=said.is_stable,
             failed=summary["counts"]["failed"],
             requests=summary["counts"]["scheduled"],
             seconds=seconds,
-            figures={o.label: figure for o, figure in zip(objectives, figures, strict=True)},
+            figures={o.label: figure for o, figure in zip(objectives, said.figures, strict=True)},
             margin=margin if isfinite(margin) else None,
-            passes=passes if num else None,
+            passes=passes if measured.num_scheduled else None,
             length_s=trial.length_s,
-            shortfall=max(compute_shortfall(measured, one) for one in objectives) if is_stable else 0.0,
-            served_per_s=None if is_stable else served_per_s(measured),
-            answer_s=mean_answer_s(measured),
+            num_values=said.num_values,
+            shortfall=said.shortfall,
+            served_per_s=said.served_per_s,
+            answer_s=said.answer_s,
         )
 
     def evidence(self) -> Evidence:
@@ -117,6 +152,7 @@ class CapacityPoint:
             ),
             margin=None if self.passes is None else margin,
             served_per_s=self.served_per_s,
+            num_values=self.num_values,
             shortfall=self.shortfall,
             answer_s=self.answer_s,
         )
@@ -155,22 +191,19 @@ def compare_with_limit(
     return figure, log(max(figure, SMALLEST) / objective.limit)
 
 
-def compute_shortfall(measured: Measured, objective: Objective) -> float:
-    """How many times as long the run would have to be for its figure to be that of a steady server.
+def count_values(measured: Measured, objective: Objective) -> float:
+    """How many independent values the figure rests on, a percentile counted as the mean is.
 
     A run starts empty, and a queue fills in some multiple of the time over which its waits depend on each
-    other: where independent values are few, the figure is too low, and a percentile of few values misses the
-    worst of the tail.
+    other: where independent values are few, the figure is too low, and few of the tail miss its worst.
     """
     pool = measured.pool(objective.metric) or measured.pool("e2e_s")
-    answers = ANSWERS * mean_answer_s(measured) / max(measured.window.end_ns / 1e9, SMALLEST)
     if pool is None or len(pool.values) < 2:
-        return max(answers, float(MIN_VALUES))
-    share = objective.percentile
-    if share is None:
-        return max(answers, MIN_VALUES_OF_MEAN / independent_values_of_mean(pool))
-    num = independent_values(pool, share)
-    return max(answers, MIN_VALUES / num, MIN_TAIL_EVENTS / (num * min(share, 1 - share)))
+        return 1.0
+    if objective.percentile is None:
+        return independent_values_of_mean(pool)
+    weight = min(VALUE_OF_QUANTILE, VALUE_OF_TAIL * (1 - objective.percentile))
+    return weight * independent_values(pool, objective.percentile)
 
 
 def served_per_s(measured: Measured) -> float:
@@ -178,11 +211,6 @@ def served_per_s(measured: Measured) -> float:
     end_ns = measured.window.end_ns
     ended = measured.columns.ended_ns[measured.columns.is_ok]
     return float(((ended >= end_ns / 2) & (ended < end_ns)).sum() / (end_ns / 2e9))
-
-
-def mean_answer_s(measured: Measured) -> float:
-    """How long an answer took on average; 0 where none came."""
-    return measured.samples["e2e_s"].moments()[0] or 0.0
 
 
 def parse_objectives(lines: Sequence[str]) -> list[Objective]:

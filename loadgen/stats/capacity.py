@@ -6,9 +6,11 @@ replicates start where earlier ones crossed. Crossings of different seeds are in
 interval over their logarithms. How many replicates: Stein's two stages (1945), which keep the confidence
 although the number depends on the data.
 
-No statistic repairs runs that end before the queue has filled. Each run says how long it would have to be; a
-replicate whose runs were too short starts all of it again with longer ones, and what shorter runs said only
-tells where to look. Where the length is fixed there is no interval, but the length that would do.
+No statistic repairs runs that end before the queue has filled. Each run says how many independent values it
+rests on, and how long its server takes to fill; a replicate whose runs were too short starts all of it again
+with longer ones, and what shorter runs said only tells where to look. Where the length is fixed there is no
+interval, but the length that would do. What such runs may still be off together is a fifth of the precision:
+the interval is that much wider.
 The search sends nothing and knows no clock; a budget is the caller's.
 """
 
@@ -17,11 +19,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from math import ceil, exp, isfinite, log, log1p, sqrt
+from math import ceil, exp, inf, isfinite, log, log1p, sqrt
 from statistics import fmean, stdev
 
 INTERPOLATED_RATIO = 1.12  # a bracket this narrow is interpolated where both ends have a figure
-NARROW_RATIO = 1.03  # where the failing end has none it is halved until here, and both ends are kept
+INTERPOLATED_MARGIN = 1.0  # and where these are not further apart
+NARROW_RATIO = 1.03  # at the latest; where the failing end has no figure both ends are kept
 FIRST_STEP = 1.25
 LATER_STEP = 1.08
 LARGEST_STEP = 1.6
@@ -29,8 +32,14 @@ PROBE_STEP = 2.0
 PROBE_SHARE = 6  # of the length of a run
 EDGE = 0.15  # how far inside its bracket a secant lands: one that stays at an end would never narrow it
 MAX_UNDECIDED = 2
+UNSEEN = 1.1  # a rate that far above what is served is always seen to be
 ANSWERS = 10  # a run is as long as so many answers: it starts empty, and fills while the first are written
+SURE = 3.0  # standard errors
 ALONE = 0.1  # requests in flight on average
+NUM_VALUES, MIN_VALUES = 80, 15  # independent ones that a figure must rest on; by coverage on queues
+SHARE_OF_BIAS = 0.2  # of the precision: what runs of that length may be off together, whatever their number
+STEEP = 4.0  # a figure that grows as this power of the rate wants as many; a steeper one fewer
+USUAL_PRECISION = 0.05
 HEADROOM = 1.5  # the length that a run says it would have to have varies from seed to seed
 
 
@@ -50,13 +59,15 @@ class Evidence:
 
     inf: failed whatever the figure (backlog grew, requests failed); None: the measurement was not valid.
     served_per_s: answers per second where the backlog grew, which no rate that holds is above.
-    shortfall: the length that the run would have to have over the length that it had; above 1 it says where
-    to look, and decides nothing. answer_s: how long an answer took, 0 where none came.
+    num_values: how many independent values its figure rests on. shortfall: the length that the run would have
+    to have for its server to have filled, over the length that it had; above 1 it says where to look, and
+    decides nothing. answer_s: how long an answer took, 0 where none came.
     """
 
     trial: Trial
     margin: float | None
     served_per_s: float | None = None
+    num_values: float = inf
     shortfall: float = 0.0
     answer_s: float = 0.0
 
@@ -79,8 +90,7 @@ class Evidence:
 
     @property
     def has_figure(self) -> bool:
-        """Whether it says how far a rate that does not hold is from one that does."""
-        return self.served_per_s is not None or (self.margin is not None and isfinite(self.margin))
+        return self.margin is not None and isfinite(self.margin)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +144,11 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bracket:
-    """The lowest rate that fails, and the highest below it that passes; None where there is none."""
+    """The lowest rate that fails, and the highest below it that passes; None where there is none.
+
+    A backlog that grows slowly is not seen: of the rates just above what an overrun server has served, none
+    passes.
+    """
 
     low: Evidence | None
     high: Evidence | None
@@ -143,6 +157,9 @@ class Bracket:
     def of(cls, runs: Sequence[Evidence]) -> Bracket:
         """Bracket the limit by what was decided."""
         high = min((run for run in runs if run.fails), key=_rate, default=None)
+        if high is not None and (served := high.served_per_s) is not None:
+            missed = [run for run in runs if served < run.rate_per_s < min(UNSEEN * served, high.rate_per_s)]
+            high = replace(min([*missed, high], key=_rate), margin=inf, served_per_s=served)
         passing = [run for run in runs if run.passes and (high is None or run.rate_per_s < high.rate_per_s)]
         return cls(low=max(passing, key=_rate, default=None), high=high)
 
@@ -180,7 +197,8 @@ def next_trial(runs: Sequence[Evidence], search: Search) -> Trial | None:
             continue
         crossing = find_crossing(own, search)
         if crossing is None:
-            rate = _next_rate(own, found, search)
+            is_near = bool(found) or any(run.trial.length_s < length_s for run in _full(runs))
+            rate = _next_rate(own, search, LATER_STEP if is_near else FIRST_STEP)
             return Trial(rate_per_s=rate, length_s=length_s, replicate=number)
         found.append(crossing)
         shortfall = _shortfall(found, search)
@@ -203,20 +221,22 @@ def conclude(runs: Sequence[Evidence], search: Search) -> Capacity:
     crossings = (find_crossing(own, search) for own in replicates if not _is_lost(own))
     found = [crossing for crossing in crossings if crossing is not None]
     said = Capacity(answer=Answer.NONE, num_replicates=len(found), length_s=length_s)
-    if any(crossing.is_lowest for crossing in found):
+    is_long = bool(found) and _shortfall(found, search) <= 1
+    if is_long and any(crossing.is_lowest for crossing in found):
         return said
-    if len(found) < 2 or _shortfall(found, search) > 1:
+    if len(found) < 2 or not is_long:
         return _without_confidence(replicates, runs, said)
     if any(crossing.is_highest for crossing in found):
         return replace(said, answer=Answer.ABOVE, low_per_s=search.highest_per_s)
-    half = _t_times_spread(found, search) / sqrt(len(found))
+    spread = _t_times_spread(found, search) / sqrt(len(found))
     slack = fmean(log(crossing.high_per_s / crossing.low_per_s) for crossing in found) / 2
+    half = spread + slack + SHARE_OF_BIAS * log1p(search.precision)
     centre = fmean(crossing.middle for crossing in found)
     return replace(
         said,
         answer=Answer.INTERVAL,
-        low_per_s=exp(centre - slack - half),
-        high_per_s=exp(centre + slack + half),
+        low_per_s=exp(centre - half),
+        high_per_s=exp(centre + half),
         confidence=search.confidence,
         num_planned=plan_replicates(found, search) if len(found) >= search.num_pilot else None,
     )
@@ -226,7 +246,7 @@ def run_length_s(runs: Sequence[Evidence], search: Search) -> float:
     """How long the runs are that count: as long as the longest, and as ten of the first answers."""
     if search.is_length_fixed:
         return search.length_s
-    longest_s = max((run.trial.length_s for run in runs if not run.trial.is_probe), default=0.0)
+    longest_s = max((run.trial.length_s for run in _full(runs)), default=0.0)
     if longest_s:
         return longest_s
     answer_s = min((run.answer_s for run in runs if run.passes), default=0.0)
@@ -238,24 +258,59 @@ def find_crossing(own: Sequence[Evidence], search: Search) -> Crossing | None:
     bracket = Bracket.of(own)
     low, high = bracket.low, bracket.high
     if high is not None and (high.is_alone or high.rate_per_s <= search.lowest_per_s):
-        return Crossing(low_per_s=high.rate_per_s, high_per_s=high.rate_per_s, is_lowest=True)
+        rate, shortfall = high.rate_per_s, _find_doubt(high)
+        return Crossing(low_per_s=rate, high_per_s=rate, is_lowest=True, shortfall=shortfall)
     if low is not None and low.rate_per_s >= search.highest_per_s:
         rate = low.rate_per_s
         return Crossing(low_per_s=rate, high_per_s=rate, is_highest=True, shortfall=low.shortfall)
     if low is None or high is None:
         return None
-    ratio, shortfall = high.rate_per_s / low.rate_per_s, max(low.shortfall, high.shortfall)
-    if ratio <= INTERPOLATED_RATIO and high.has_figure:
-        at = _interpolate(low, high)
-        return Crossing(low_per_s=at, high_per_s=at, shortfall=shortfall)
-    if ratio > NARROW_RATIO:
+    ratio = high.rate_per_s / low.rate_per_s
+    is_near = ratio <= INTERPOLATED_RATIO and _distance(low, high) <= INTERPOLATED_MARGIN
+    if not (is_near or ratio <= NARROW_RATIO):
         return None
-    return Crossing(low_per_s=low.rate_per_s, high_per_s=high.rate_per_s, shortfall=shortfall)
+    ends = low.rate_per_s, high.rate_per_s
+    if high.has_figure or high.served_per_s is not None:
+        ends = (_interpolate(low, high),) * 2
+    return Crossing(low_per_s=ends[0], high_per_s=ends[1], shortfall=_find_shortfall(low, high, search))
+
+
+def _find_doubt(high: Evidence) -> float:
+    """How many times as long a run would have to be to be sure that it fails, and not by chance."""
+    assert high.margin is not None
+    return (SURE / high.margin) ** 2 / high.num_values
+
+
+def _distance(low: Evidence, high: Evidence) -> float:
+    """By how much their margins differ; 0 where the failing end is known by what was served."""
+    if high.served_per_s is not None:
+        return 0.0
+    assert low.margin is not None
+    assert high.margin is not None
+    return high.margin - low.margin
+
+
+def _find_shortfall(low: Evidence, high: Evidence, search: Search) -> float:
+    """How many times as long the runs would have to be.
+
+    Where the figure grows fast with the rate, its error hardly moves the crossing, and fewer values will do.
+    """
+    top, num_values = high.rate_per_s, low.num_values
+    if high.served_per_s is not None:
+        slope = 1 / max(log(max(high.served_per_s, low.rate_per_s) / low.rate_per_s), search.precision)
+    elif high.has_figure:
+        slope = _distance(low, high) / log(top / low.rate_per_s)
+        num_values = (num_values + high.num_values) / 2
+    else:
+        slope = 1 / search.precision
+    wanted = NUM_VALUES * min(STEEP / slope, 1.0) * USUAL_PRECISION / search.precision
+    return max(low.shortfall, max(wanted, MIN_VALUES) / num_values)
 
 
 def plan_replicates(found: Sequence[Crossing], search: Search) -> int:
     """How many replicates the wanted precision takes, by the spread of the pilot's crossings."""
-    wanted = ceil((_t_times_spread(found, search) / log1p(search.precision)) ** 2)
+    half = (1 - SHARE_OF_BIAS) * log1p(search.precision)
+    wanted = ceil((_t_times_spread(found, search) / half) ** 2)
     return min(max(wanted, search.num_pilot), search.max_replicates)
 
 
@@ -274,7 +329,7 @@ def _shortfall(found: Sequence[Crossing], search: Search) -> float:
 
 def _next_probe_rate(runs: Sequence[Evidence], search: Search) -> float | None:
     """Double while probes pass, halve while they do not; None once they have bracketed the answer."""
-    if any(not run.trial.is_probe for run in runs):
+    if _full(runs):
         return None
     passing = max((probe.rate_per_s for probe in runs if probe.passes), default=None)
     failing = min((probe.rate_per_s for probe in runs if not probe.passes), default=None)
@@ -301,7 +356,7 @@ def _middle_rate(found: Sequence[Crossing], search: Search) -> float:
     return _within(exp(fmean(crossing.middle for crossing in found)), search)
 
 
-def _next_rate(own: Sequence[Evidence], found: Sequence[Crossing], search: Search) -> float:
+def _next_rate(own: Sequence[Evidence], search: Search, step: float) -> float:
     """Where a replicate goes on: inside its bracket, or further and further out until there is one."""
     if own[-1].margin is None:
         return own[-1].rate_per_s
@@ -311,7 +366,7 @@ def _next_rate(own: Sequence[Evidence], found: Sequence[Crossing], search: Searc
         edge: float = (high.rate_per_s / low.rate_per_s) ** EDGE
         return min(max(_interpolate(low, high), low.rate_per_s * edge), high.rate_per_s / edge)
     num_steps = sum(run.margin is not None for run in own)
-    factor = min((LATER_STEP if found else FIRST_STEP) ** (2 ** min(num_steps - 1, 8)), LARGEST_STEP)
+    factor = min(step ** (2 ** min(num_steps - 1, 8)), LARGEST_STEP)
     return _within(low.rate_per_s * factor if low else _rate(high or own[-1]) / factor, search)
 
 
@@ -321,7 +376,7 @@ def _interpolate(low: Evidence, high: Evidence) -> float:
     Linear in 1 / figure and 1 / rate, as the mean wait of a queue is: where the backlog grows, 1 / figure has
     come down to 0 at the rate that is served. The middle where the failing end has no figure.
     """
-    if not high.has_figure:
+    if not high.has_figure and high.served_per_s is None:
         return sqrt(low.rate_per_s * high.rate_per_s)
     assert low.margin is not None
     assert high.margin is not None
@@ -357,9 +412,13 @@ def _is_lost(own: Sequence[Evidence]) -> bool:
 
 def _replicates(runs: Sequence[Evidence], length_s: float) -> list[list[Evidence]]:
     """The runs of each replicate in order, of those that are as long."""
-    full = [run for run in runs if not run.trial.is_probe and run.trial.length_s == length_s]
+    full = [run for run in _full(runs) if run.trial.length_s == length_s]
     num_replicates = max((run.trial.replicate + 1 for run in full), default=0)
     return [[run for run in full if run.trial.replicate == number] for number in range(num_replicates)]
+
+
+def _full(runs: Sequence[Evidence]) -> list[Evidence]:
+    return [run for run in runs if not run.trial.is_probe]
 
 
 def _within(rate_per_s: float, search: Search) -> float:
