@@ -17,6 +17,10 @@ STEP = ("--simulate", "--cost", "affine(base=8ms,per_seq=0.25ms,per_token=0)", "
 LOAD = ("--dist", "fixed", "--input-tokens", "1", "--output-tokens", "100", "--quiet", "--rate", "10")
 
 
+# one at a time, 8.25 ms each: M/D/1, whose mean wait is half a service at half of 121.2 requests/s
+ONE = ("--max-batch", "1", "--output-tokens", "1", "--rate", "50", "--slo", "ttft.mean=12.375ms")
+
+
 def search(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, dict[str, Any]]:
     code = bench("capacity", *STEP, *LOAD, *arguments, "--json")
     printed: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -28,7 +32,7 @@ def test_the_capacity_of_continuous_batching_is_found(
 ) -> None:
     """E[T] = (c + a) N / (1 - rate a N) + half a step: 1.65 s at 19.95 requests/s."""
     code, found = search(
-        capsys, "--slo", "e2e.mean=1.65s", "--duration", "60s", "--repeat", "4", "--out", tmp_path
+        capsys, "--slo", "e2e.mean=1.65s", "--duration", "240s", "--repeat", "3", "--out", tmp_path
     )
     assert code == 0
     assert found["answer"] == "interval"
@@ -72,16 +76,18 @@ def test_no_passing_rate_is_an_answer(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_a_search_that_ran_out_of_time_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("--slo", "e2e.mean=1.5s", "--duration", "20s", "--repeat", "2", "--out", str(tmp_path))
+    asked = (*ONE, "--duration", "60s", "--repeat", "2", "--out", str(tmp_path))
     code, first = search(capsys, *asked, "--budget", "1ms")
     assert (code, first["answer"]) == (4, "undecided")
     assert len(first["points"]) == 1
-    code, second = search(capsys, *asked[2:], "--resume", first["folder"])  # the objective is that search's
+    code, second = search(
+        capsys, *ONE[:-2], *asked[8:], "--resume", first["folder"]
+    )  # the objective is that search's
     assert (code, second["answer"]) == (0, "interval")
     assert second["folder"] == first["folder"]
     assert second["points"][:1] == first["points"]
     code = bench(
-        "capacity", *STEP, *LOAD, "--slo", "e2e.mean=2s", "--duration", "20s", "--resume", first["folder"]
+        "capacity", *STEP, *LOAD, "--slo", "e2e.mean=2s", "--duration", "60s", "--resume", first["folder"]
     )
     assert code == 2
     assert "--slo" in capsys.readouterr().err
@@ -113,9 +119,57 @@ def test_what_is_wrong_is_told_before_the_first_run(
 
 
 def test_the_terminal_says_it_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ("--slo", "e2e.mean=1.5s", "--duration", "20s", "--out", tmp_path, "--repeat", "2")
-    assert bench("capacity", *STEP, *LOAD, *flags) == 0
+    flags = ("--duration", "60s", "--out", tmp_path, "--repeat", "2")
+    assert bench("capacity", *STEP, *LOAD, *ONE, *flags) == 0
     out = capsys.readouterr().out
-    assert out.startswith("CAPACITY  e2e.mean <= 1.5s holds up to a rate between ")
+    assert out.startswith("CAPACITY  ttft.mean <= 12.375ms holds up to a rate between ")
     assert "2 replicates" in out
     assert "probe" in out
+
+
+def test_a_search_delivers_the_precision_that_it_promises(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, found = search(capsys, *ONE, "--out", tmp_path)
+    assert (code, found["answer"]) == (0, "interval")
+    low, high = found["capacity"]["low_per_s"], found["capacity"]["high_per_s"]
+    assert low < 60.6 < high
+    assert (high / low) ** 0.5 <= 1.05
+
+
+def test_runs_too_short_for_their_objective_give_no_interval(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One at a time, 2 s each: in 30 s no wait of a minute can be seen."""
+    slow = ("--cost", "affine(base=2s,per_seq=0,per_token=0)", "--rate", "1", "--slo", "ttft.p90=60s")
+    code, found = search(capsys, *ONE[:-4], *slow, "--duration", "30s", "--out", tmp_path)
+    assert (code, found["answer"]) == (4, "undecided")
+    assert "times as long would tell" in found["sentence"]
+    assert found["capacity"]["low_per_s"] is None
+
+
+def test_it_says_before_it_starts_how_long_it_will_take(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--repeat", "2", "--duration", "20s", "--out", tmp_path)
+    bench("capacity", *STEP, *(flag for flag in LOAD if flag != "--quiet"), *ONE, *flags)
+    said = capsys.readouterr().err.splitlines()
+    start = next(i for i, line in enumerate(said) if line.startswith("some 5 runs of 20 s in virtual time"))
+    assert all("probe" in line for line in said[:start])
+
+
+def test_points_of_an_older_search_are_read_and_tell_where_to_look(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = (*ONE, "--repeat", "2", "--out", tmp_path)
+    _, first = search(capsys, *asked, "--budget", "1ms")
+    path = Path(first["folder"]) / "capacity.json"
+    document = json.loads(path.read_text())
+    new = ("length_s", "num_values", "shortfall", "served_per_s", "answer_s")
+    (point,) = document["points"]
+    older = {name: value for name, value in point.items() if name not in new}
+    document["points"] = [{**older, "excess": None, "is_probe": False, "rate_per_s": 55.0}]
+    path.write_text(json.dumps(document))
+    code, second = search(capsys, *asked, "--resume", first["folder"])
+    assert (code, second["answer"]) == (0, "interval")
+    assert second["points"][1]["rate_per_s"] == 55.0

@@ -43,7 +43,7 @@ class Said:
 
     figures: list[float | None]
     margin: float
-    is_stable: bool
+    is_stable: bool | None
     is_healthy: bool
     num_values: float
     shortfall: float
@@ -51,26 +51,29 @@ class Said:
     answer_s: float
 
     @classmethod
-    def of(cls, measured: Measured, objectives: Sequence[Objective], rate_per_s: float) -> Said:
+    def of(cls, measured: Measured, objectives: Sequence[Objective]) -> Said:
         """Hold the figures against their limits; judge the backlog, and whether the run was long enough."""
         length_s = measured.window.end_ns / 1e9
-        backlog = judge_backlog(measured.columns.only(measured.is_open), length_s, rate_per_s)
-        is_stable = backlog.trend != Trend.UNSTABLE
+        backlog = measured.backlog(is_judged=True)
+        trend = Trend.UNDECIDED if backlog is None else backlog.trend
+        is_stable = None if trend == Trend.UNDECIDED else trend == Trend.STEADY
         num_failed = measured.num_scheduled - int(measured.counted.sum())
         failed_share = num_failed / max(measured.num_scheduled, 1)
-        is_healthy = is_stable and failed_share <= MAX_FAILED_SHARE
+        is_healthy = is_stable is not False and failed_share <= MAX_FAILED_SHARE
         found = [compare_with_limit(measured, one, failed_share) for one in objectives]
         margin = max((margin for _, margin in found), default=inf)
         answer_s = measured.samples["e2e_s"].moments()[0] or 0.0
-        needed_s = max(ANSWERS * answer_s, (backlog.needed_s or 0.0) if is_healthy and margin <= 0 else 0.0)
+        needed_s = ANSWERS * answer_s
+        if backlog is not None and is_healthy and margin <= 0:
+            needed_s = max(needed_s, backlog.needed_s or 0.0)
         return cls(
             figures=[figure for figure, _ in found],
             margin=margin,
             is_stable=is_stable,
             is_healthy=is_healthy,
             num_values=min(count_values(measured, one) for one in objectives),
-            shortfall=needed_s / max(length_s, SMALLEST) if is_stable else 0.0,
-            served_per_s=None if is_stable else served_per_s(measured),
+            shortfall=0.0 if is_stable is False else needed_s / max(length_s, SMALLEST),
+            served_per_s=served_per_s(measured) if is_stable is False else None,
             answer_s=answer_s,
         )
 
@@ -111,7 +114,7 @@ class CapacityPoint:
         summary = run.summary
         assert summary is not None
         measured = measure(run, MeasureOptions.of(run.manifest))
-        said = Said.of(measured, objectives, trial.rate_per_s)
+        said = Said.of(measured, objectives)
         reasons = tuple(reason["code"] for reason in summary["verdict"]["reasons"])
         passes = decide(said.margin, reasons, said.is_healthy)
         if passes is not None and set(reasons) & set(OF_THE_CLIENT):

@@ -84,6 +84,11 @@ class Evidence:
         return self.margin is not None and self.margin > 0
 
     @property
+    def is_long_enough(self) -> bool:
+        """Whether it may be spoken of: a backlog that grew is no matter of length."""
+        return self.served_per_s is not None or (self.shortfall <= 1 and self.num_values >= MIN_VALUES)
+
+    @property
     def is_alone(self) -> bool:
         """Whether requests hardly met, so that they would fare no better at a lower rate."""
         return 0 < self.answer_s * self.rate_per_s <= ALONE
@@ -202,7 +207,9 @@ def next_trial(runs: Sequence[Evidence], search: Search) -> Trial | None:
             return Trial(rate_per_s=rate, length_s=length_s, replicate=number)
         found.append(crossing)
         shortfall = _shortfall(found, search)
-        if shortfall > 1 and len(found) in (1, search.num_pilot) and not search.is_length_fixed:
+        if shortfall > 1 and search.is_length_fixed and len(found) == search.num_pilot:
+            return None
+        if shortfall > 1 and not search.is_length_fixed and len(found) in (1, search.num_pilot):
             return Trial(rate_per_s=_middle_rate(found, search), length_s=length_s * shortfall * HEADROOM)
         if crossing.is_lowest or crossing.is_highest:
             return None
@@ -224,10 +231,11 @@ def conclude(runs: Sequence[Evidence], search: Search) -> Capacity:
     is_long = bool(found) and _shortfall(found, search) <= 1
     if is_long and any(crossing.is_lowest for crossing in found):
         return said
-    if len(found) < 2 or not is_long:
-        return _without_confidence(replicates, runs, said)
-    if any(crossing.is_highest for crossing in found):
+    if is_long and any(crossing.is_highest for crossing in found):
         return replace(said, answer=Answer.ABOVE, low_per_s=search.highest_per_s)
+    if len(found) < 2 or not is_long:
+        shortfall = _shortfall(found, search) if found else 0.0
+        return _without_confidence(replicates, runs, replace(said, shortfall=shortfall))
     spread = _t_times_spread(found, search) / sqrt(len(found))
     slack = fmean(log(crossing.high_per_s / crossing.low_per_s) for crossing in found) / 2
     half = spread + slack + SHARE_OF_BIAS * log1p(search.precision)
@@ -345,9 +353,8 @@ def _next_probe_rate(runs: Sequence[Evidence], search: Search) -> float | None:
 
 
 def _first_rate(runs: Sequence[Evidence], search: Search) -> float:
-    """Where the first replicate starts: at the low end of the probes' bracket."""
-    probes = [run for run in runs if run.trial.is_probe]
-    low = Bracket.of(probes).low or min(probes, key=_rate, default=None)
+    """Where the first replicate starts: at the low end of the bracket of what was looked at."""
+    low = Bracket.of(runs).low or min(runs, key=_rate, default=None)
     return search.lowest_per_s if low is None else low.rate_per_s
 
 
@@ -394,14 +401,14 @@ def _without_confidence(
     """The answer of too few replicates, or of runs too short: the narrowest bracket of one replicate, else of
     all runs, of those that were long enough.
     """
-    shortfall = max((run.shortfall for own in replicates for run in own), default=0.0)
-    long_enough = [[run for run in own if run.shortfall <= 1] for own in (*replicates, runs)]
+    shortfall = max((said.shortfall or 0.0, *(run.shortfall for own in replicates for run in own)))
+    long_enough = [[run for run in own if run.is_long_enough] for own in (*replicates, runs)]
     brackets = [Bracket.of(own) for own in long_enough]
     for some in (brackets[:-1], brackets[-1:]):
         whole = [(b.low.rate_per_s, b.high.rate_per_s) for b in some if b.low and b.high]
         if whole and shortfall <= 1:
             low, high = min(whole, key=lambda ends: ends[1] / ends[0])
-            return replace(said, answer=Answer.BRACKET, low_per_s=low, high_per_s=high)
+            return replace(said, answer=Answer.BRACKET, low_per_s=low, high_per_s=high, shortfall=None)
     passing = max((run.rate_per_s for run in long_enough[-1] if run.passes), default=None)
     return replace(said, answer=Answer.UNDECIDED, low_per_s=passing, shortfall=shortfall or None)
 

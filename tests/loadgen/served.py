@@ -49,7 +49,7 @@ class Server:
         work = of_work.exponential(size=len(at)) if self.is_exponential else np.ones(len(at))
         ttft, took = self.serve(np.diff(at, prepend=0.0), work)
         said = Said.of(
-            _measured(at, ttft, took, work * self.tokens, length_s), [parse_slo(self.slo)], trial.rate_per_s
+            _measured(at, ttft, took, work * self.tokens, length_s, trial.rate_per_s), [parse_slo(self.slo)]
         )
         return Evidence(
             trial=trial,
@@ -68,7 +68,9 @@ class Server:
         return runs
 
 
-def _measured(at: Floats, ttft: Floats, took: Floats, tokens: Floats, length_s: float) -> Measured:
+def _measured(
+    at: Floats, ttft: Floats, took: Floats, tokens: Floats, length_s: float, rate_per_s: float
+) -> Measured:
     due, first, last = at * 1e9, (at + ttft) * 1e9, (at + took) * 1e9
     columns = Columns(
         scheduled_ns=due,
@@ -94,8 +96,9 @@ def _measured(at: Floats, ttft: Floats, took: Floats, tokens: Floats, length_s: 
     values = request_values(columns, counted, np.zeros(int(counted.sum())))
     return Measured(
         columns=columns,
-        workload={},
+        workload={"arrival": "poisson", "rate_per_s": rate_per_s},
         window=window,
+        flow=window,
         counted=counted,
         is_open=np.ones(len(at), np.bool_),
         events=cast(Events, None),  # no figure here rests on them

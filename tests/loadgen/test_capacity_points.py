@@ -22,7 +22,7 @@ from loadgen.stats.capacity import Answer, Capacity, Trial
 from loadgen.store import RunFolder, load
 from tests.loadgen.rows import make_failure, make_record, make_run
 
-TRIAL = Trial(rate_per_s=20.0, replicate=1)
+TRIAL = Trial(rate_per_s=20.0, length_s=50.0, replicate=1)
 
 
 def point(
@@ -47,7 +47,7 @@ def test_the_worst_objective_decides(tmp_path: Path) -> None:
     assert found.figures["ttft.p90"] == pytest.approx(0.9)
     assert found.margin == pytest.approx(math.log(0.5005 / 0.25))
     assert (found.passes, found.is_stable) == (False, True)
-    assert found.evidence().excess == found.margin
+    assert found.evidence().margin == found.margin
 
 
 def test_a_percentile_counts_failed_requests_as_infinite(tmp_path: Path) -> None:
@@ -55,9 +55,6 @@ def test_a_percentile_counts_failed_requests_as_infinite(tmp_path: Path) -> None
     assert without.figures["ttft.p90"] == pytest.approx(0.9)
     assert without.passes
     assert with_some.figures["ttft.p90"] == pytest.approx(0.91, abs=0.005)
-    assert with_some.excess is not None
-    assert without.excess is not None
-    assert with_some.excess > without.excess
 
 
 def test_more_than_one_percent_of_failures_fails_whatever_the_figures(tmp_path: Path) -> None:

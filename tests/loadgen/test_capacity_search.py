@@ -1,4 +1,4 @@
-"""The search for a capacity: coverage on systems with closed forms, and its behaviour at every edge."""
+"""The search for a capacity: coverage on servers with closed forms, and its behaviour at every edge."""
 
 from __future__ import annotations
 
@@ -22,19 +22,14 @@ from loadgen.stats.capacity import (
     find_crossing,
     next_trial,
 )
-from loadgen.stats.quantile import quantile
-from tests.loadgen.queues import (
-    batching_mean_time,
-    batching_times,
-    fifo_waits,
-    md1_wait_cdf,
-    solve,
-)
+from tests.loadgen.queues import batching_mean_time, fifo_waits, md1_wait_cdf
+from tests.loadgen.served import SERVERS, STEP, Server
 
 Measure = Callable[[Trial], Evidence]
-NUM_SEARCHES = 100
-SEARCH = Search(start_per_s=1.0, lowest_per_s=0.1, highest_per_s=1000.0)
-STEP = {"c": 0.008, "a": 0.00025}
+NUM_SEARCHES = 8
+SEARCH = Search(length_s=30.0, start_per_s=1.0, lowest_per_s=0.1, highest_per_s=1000.0)
+LIVE = replace(SEARCH, lowest_per_s=0.01)
+QUICK = [SERVERS[0], SERVERS[2], SERVERS[4]]
 MEAN_TOKENS = 100.0
 
 
@@ -49,101 +44,108 @@ def server(capacity_of: Callable[[int], float], slope: float = 8.0) -> Measure:
     """A server without noise: the margin is that of a power of the rate, of each replicate its own."""
 
     def measure(trial: Trial) -> Evidence:
-        margin = slope * math.log(trial.rate_per_s / capacity_of(trial.replicate))
-        return Evidence(trial=trial, margin=margin, excess=margin)
+        return Evidence(trial=trial, margin=slope * math.log(trial.rate_per_s / capacity_of(trial.replicate)))
 
     return measure
 
 
-def md1(key: int, limit: float, n: int) -> Measure:
-    """p99 of the wait of M/D/1, service time 1."""
+@pytest.mark.parametrize("known", QUICK, ids=lambda one: f"{one.name}, {one.slo}")
+def test_the_true_capacity_lies_inside(known: Server) -> None:
+    """A small sample; `python -m benchmarks.capacity` makes the table of docs/statistics.md."""
+    found = [conclude(known.search(key, LIVE), LIVE) for key in range(NUM_SEARCHES)]
+    ends = [(one.low_per_s or 0.0, one.high_per_s or 0.0) for one in found]
+    assert all(one.answer == Answer.INTERVAL and one.confidence == 0.95 for one in found)
+    assert sum(low <= known.true_per_s <= high for low, high in ends) >= NUM_SEARCHES - 1
+    assert max(math.sqrt(high / low) for low, high in ends) <= 1 + LIVE.precision + 1e-9
+
+
+def test_a_length_that_is_given_is_kept_and_gives_no_interval_where_it_is_too_short() -> None:
+    """One at a time, 2 s each, p90 <= 60 s: in 30 s no queue shows what it comes to."""
+    slow = next(one for one in SERVERS if one.slo == "ttft.p90=60s")
+    fixed = replace(LIVE, is_length_fixed=True, lowest_per_s=0.34)
+    runs = slow.search(1, fixed)
+    assert {run.trial.length_s for run in runs if not run.trial.is_probe} == {30.0}
+    found = conclude(runs, fixed)
+    assert (found.answer, found.confidence, found.low_per_s) == (Answer.UNDECIDED, None, None)
+    assert (found.shortfall or 0) > 3
+
+
+def filling(needed_s: float, measure: Measure) -> Measure:
+    """A server that looks better until runs are long enough."""
+
+    def run(trial: Trial) -> Evidence:
+        shortfall = needed_s / trial.length_s
+        said = measure(replace(trial, rate_per_s=trial.rate_per_s / max(shortfall, 1.0) ** 0.2))
+        return replace(said, trial=trial, shortfall=shortfall)
+
+    return run
+
+
+def test_runs_that_were_too_short_are_made_again_longer() -> None:
+    runs = search_with(filling(1000.0, server(lambda replicate: 20.0 + 0.1 * replicate)))
+    lengths = [run.trial.length_s for run in runs if not run.trial.is_probe]
+    assert lengths == sorted(lengths)
+    assert lengths[0] == 30.0
+    assert 1000 < lengths[-1] < 2500
+    found = conclude(runs, SEARCH)
+    assert (found.answer, found.length_s) == (Answer.INTERVAL, lengths[-1])
+    assert (found.low_per_s or 0) < 20.2 < (found.high_per_s or 0)
+
+
+def test_runs_that_were_long_enough_are_not_made_again() -> None:
+    runs = search_with(filling(29.0, server(lambda _: 20.0)))
+    assert {run.trial.length_s for run in runs if not run.trial.is_probe} == {30.0}
+
+
+def test_a_search_cut_short_among_runs_too_short_has_no_interval() -> None:
+    runs = search_with(filling(1000.0, server(lambda _: 20.0)), most=10)
+    found = conclude(runs, SEARCH)
+    assert (found.answer, found.low_per_s, found.high_per_s) == (Answer.UNDECIDED, None, None)
+    assert found.shortfall == pytest.approx(1000 / 30)
+
+
+def test_the_first_runs_are_ten_of_the_first_answers_long() -> None:
+    runs = search_with(lambda trial: replace(server(lambda _: 20.0)(trial), answer_s=18.0))
+    assert runs[0].trial.length_s == 5.0
+    assert {run.trial.length_s for run in runs if not run.trial.is_probe} == {180.0}
+
+
+def test_a_figure_on_few_independent_values_asks_for_more_and_a_steep_one_for_fewer() -> None:
+    def needed_s(slope: float, num_values_per_s: float) -> float:
+        def measure(trial: Trial) -> Evidence:
+            known = server(lambda _: 20.0, slope)(trial)
+            return replace(known, num_values=trial.length_s * num_values_per_s)
+
+        return max(run.trial.length_s for run in search_with(measure))
+
+    assert needed_s(2.0, 10.0) == 30
+    assert needed_s(2.0, 0.5) == pytest.approx(80 / 0.5 * 1.5)
+    assert needed_s(8.0, 0.5) == pytest.approx(40 / 0.5 * 1.5)
+
+
+def test_no_rate_above_what_an_overrun_server_served_passes() -> None:
+    """A backlog that grows by less than a tenth of what comes is not seen."""
 
     def measure(trial: Trial) -> Evidence:
-        rng = np.random.default_rng([key, trial.replicate])
-        gaps = rng.exponential(size=n // 6 if trial.is_probe else n) / trial.rate_per_s
-        waits = fifo_waits(gaps, np.ones(len(gaps)))[len(gaps) // 10 :]
-        share = max(float(np.mean(waits > limit)), 1e-9)
-        margin = math.log(max(quantile(waits, 0.99), 1e-9) / limit)
-        return Evidence(trial=trial, margin=margin, excess=math.log(share / 0.01))
+        is_seen = trial.rate_per_s > 1.08 * 20
+        return Evidence(
+            trial=trial, margin=math.inf if is_seen else -3.0, served_per_s=20.0 if is_seen else None
+        )
 
-    return measure
-
-
-def batching(key: int, limit: float, n: int, cap: int) -> Measure:
-    """Mean time in system of continuous batching with exponential lengths."""
-
-    def measure(trial: Trial) -> Evidence:
-        rng = np.random.default_rng([key, trial.replicate])
-        gaps, tokens = rng.exponential(size=n) / trial.rate_per_s, rng.exponential(MEAN_TOKENS, size=n)
-        used = n // 6 if trial.is_probe else n
-        times = batching_times(gaps[:used], tokens[:used], cap=cap, **STEP)
-        margin = math.log(float(times[used // 10 :].mean()) / limit)
-        return Evidence(trial=trial, margin=margin, excess=margin)
-
-    return measure
+    found = conclude(search_with(measure), SEARCH)
+    assert (found.low_per_s or 0) < 20 < (found.high_per_s or 0)
+    assert (found.high_per_s or 0) / (found.low_per_s or 1) < 1.03
 
 
-def closed_form(limit: float, cap: int) -> float:
-    longest = min(cap, 10_000)
-    at_most = longest / ((STEP["c"] + STEP["a"] * longest) * MEAN_TOKENS)
-    return solve(
-        lambda rate: batching_mean_time(rate, cap=cap, tokens=MEAN_TOKENS, **STEP) - limit,
-        0.1,
-        at_most * 0.99,
-    )
+def test_a_rate_at_which_requests_hardly_meet_is_the_lowest_that_is_tried() -> None:
+    def measure(trial: Trial, margin: float) -> Evidence:
+        return Evidence(trial=trial, margin=margin, answer_s=0.05, num_values=trial.length_s)
 
-
-def spend(runs: list[Evidence], n: int) -> int:
-    return sum(n // 6 if run.trial.is_probe else n for run in runs)
-
-
-@pytest.mark.parametrize(
-    ("name", "n", "truth", "system"),
-    [
-        (
-            "M/D/1, wait.p99 <= 8",
-            4000,
-            solve(lambda rate: 0.99 - md1_wait_cdf(8.0, rate), 0.1, 0.95),
-            lambda key: md1(key, 8.0, 4000),
-        ),
-        (
-            "continuous batching, no cap, e2e.mean <= 1.65 s",
-            2000,
-            (1 - 0.825 / 1.65) / (STEP["a"] * MEAN_TOKENS),
-            lambda key: batching(key, 1.65, 2000, 10**6),
-        ),
-        (
-            "continuous batching, 32 at once, e2e.mean <= 1.65 s",
-            4000,
-            closed_form(1.65, 32),
-            lambda key: batching(key, 1.65, 4000, 32),
-        ),
-    ],
-    ids=["M/D/1", "batching", "batching with a cap"],
-)
-def test_the_true_capacity_lies_inside(
-    name: str,
-    n: int,
-    truth: float,
-    system: Callable[[int], Measure],
-    record_property: Callable[[str, object], None],
-) -> None:
-    answers: list[Capacity] = []
-    requests: list[int] = []
-    for key in range(NUM_SEARCHES):
-        runs = search_with(system(key), Search(start_per_s=truth / 5, lowest_per_s=truth / 100))
-        answers.append(conclude(runs, SEARCH))
-        requests.append(spend(runs, n))
-    ends = [(found.low_per_s or 0.0, found.high_per_s or 0.0) for found in answers]
-    covered = sum(low <= truth <= high for low, high in ends)
-    half = float(np.mean([math.log(high / low) / 2 for low, high in ends]))
-    said = f"{covered} of {NUM_SEARCHES} hold {truth:.4g}/s, +- {half:.1%}, {np.mean(requests):,.0f} requests"
-    record_property(name, said)
-    print(f"{name}: {said}")
-    assert all(found.answer == Answer.INTERVAL and found.confidence == 0.95 for found in answers)
-    assert covered >= 90
-    assert half < 0.06
-    assert np.mean(requests) < 130_000
+    runs = search_with(lambda trial: measure(trial, 2.0))
+    assert conclude(runs, SEARCH).answer == Answer.NONE
+    assert [run.rate_per_s for run in runs] == [1.0, 1.0]
+    by_chance = search_with(lambda trial: measure(trial, 0.1 if trial.length_s < 100 else -1.0), most=8)
+    assert conclude(by_chance, SEARCH).answer != Answer.NONE
 
 
 def test_closed_forms_agree_with_each_other() -> None:
@@ -160,8 +162,8 @@ def test_a_search_without_noise_is_short_and_exact() -> None:
     runs = search_with(server(lambda _: 20.0))
     found = conclude(runs, SEARCH)
     assert found.answer == Answer.INTERVAL
-    assert found.low_per_s == pytest.approx(20.0)
-    assert found.high_per_s == pytest.approx(20.0)
+    assert found.low_per_s == pytest.approx(20.0, rel=0.0101)
+    assert found.high_per_s == pytest.approx(20.0, rel=0.0101)
     assert found.num_replicates == found.num_planned == SEARCH.num_pilot
     assert len(runs) < 25
 
@@ -184,7 +186,7 @@ def test_noise_asks_for_more_replicates_up_to_the_most() -> None:
 
 def test_no_rate_that_passes_is_an_answer() -> None:
     runs = search_with(server(lambda _: 0.001))
-    assert conclude(runs, SEARCH) == Capacity(answer=Answer.NONE, num_replicates=1)
+    assert conclude(runs, SEARCH) == Capacity(answer=Answer.NONE, num_replicates=1, length_s=30.0)
     assert len(runs) <= 8
     assert runs[-1].rate_per_s == SEARCH.lowest_per_s
     assert not runs[-1].trial.is_probe
@@ -207,7 +209,7 @@ def test_a_cliff_is_bracketed_by_halving() -> None:
     assert found.low_per_s is not None
     assert found.high_per_s is not None
     assert found.low_per_s < 20 < found.high_per_s
-    assert found.high_per_s / found.low_per_s < 1.06
+    assert found.high_per_s / found.low_per_s < 1.08
 
 
 @pytest.mark.parametrize("num_runs", range(1, 9))
@@ -224,7 +226,10 @@ def test_a_budget_leaves_the_best_bracket_so_far(num_runs: int) -> None:
 
 def test_the_bracket_of_one_replicate_has_no_end_of_another() -> None:
     own = [(0, 174, -1.0), (0, 179, math.inf), (1, 176, -1.0)]
-    runs = [Evidence(trial=Trial(rate_per_s=rate, replicate=r), margin=margin) for r, rate, margin in own]
+    runs = [
+        Evidence(trial=Trial(rate_per_s=rate, length_s=30.0, replicate=r), margin=margin)
+        for r, rate, margin in own
+    ]
     found = conclude(runs, SEARCH)
     assert (found.answer, found.low_per_s, found.high_per_s) == (Answer.BRACKET, 174, 179)
 
@@ -270,7 +275,7 @@ def test_a_measurement_that_is_never_valid_ends_the_search() -> None:
     cliff=st.floats(0.8, 1.5),
     start=st.floats(0.1, 1000),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_every_search_ends_and_its_bracket_is_in_range(
     truth: float, slope: float, spread: float, cliff: float, start: float
 ) -> None:
@@ -280,9 +285,9 @@ def test_every_search_ends_and_its_bracket_is_in_range(
     def measure(trial: Trial) -> Evidence:
         at = truth * math.exp(noise[trial.replicate])
         margin = slope * math.log(trial.rate_per_s / at) if trial.rate_per_s < cliff * at else math.inf
-        return Evidence(trial=trial, margin=margin, excess=margin)
+        return Evidence(trial=trial, margin=margin)
 
-    search = replace(SEARCH, start_per_s=start)
+    search = replace(SEARCH, start_per_s=start, max_replicates=20)
     runs = search_with(measure, search, most=400)
     assert len(runs) < 300
     assert next_trial(runs, search) is None
@@ -295,7 +300,7 @@ def test_every_search_ends_and_its_bracket_is_in_range(
 
 
 def points(*pairs: tuple[float, float | None]) -> list[Evidence]:
-    return [Evidence(trial=Trial(rate_per_s=rate, replicate=0), margin=margin) for rate, margin in pairs]
+    return [Evidence(trial=Trial(rate_per_s=rate, length_s=30.0), margin=margin) for rate, margin in pairs]
 
 
 def test_a_pass_above_a_failure_does_not_count() -> None:
@@ -309,11 +314,13 @@ def test_a_crossing_is_interpolated_only_between_near_rates() -> None:
     assert find_crossing(points((10, -1), (20, 1)), SEARCH) is None
     crossing = find_crossing(points((10, -0.5), (11, 0.5)), SEARCH)
     assert crossing is not None
-    assert crossing.low_per_s == crossing.high_per_s == pytest.approx(math.sqrt(110))
+    assert crossing.low_per_s == crossing.high_per_s == pytest.approx(10.6, abs=0.1)
+    assert find_crossing(points((10, -0.5), (11, 0.6)), SEARCH) is None
 
 
 @pytest.mark.parametrize(("start", "truth"), [(2.0, 4.0), (8.0, 30.0), (0.2, 0.9)])
 def test_any_start_finds_it(start: float, truth: float) -> None:
     search = Search(start_per_s=start, lowest_per_s=0.01)
     found = conclude(search_with(server(lambda _: truth), search), search)
-    assert found.low_per_s == pytest.approx(truth)
+    assert (found.low_per_s or 0) < truth < (found.high_per_s or 0)
+    assert found.low_per_s == pytest.approx(truth, rel=0.02)
