@@ -16,7 +16,7 @@ from math import exp, inf, isfinite, log
 from typing import Any
 
 from loadgen.errors import RunFolderError, UsageError
-from loadgen.measure.backlog import Trend, judge_backlog
+from loadgen.measure.backlog import Trend
 from loadgen.measure.error import figure_of
 from loadgen.measure.measured import Measured, measure
 from loadgen.measure.metrics import UNITS

@@ -29,6 +29,7 @@ FIRST_STEP = 1.25
 LATER_STEP = 1.08
 LARGEST_STEP = 1.6
 PROBE_STEP = 2.0
+SLOWER = 3.0  # times the shortest answers
 PROBE_SHARE = 6  # of the length of a run
 EDGE = 0.15  # how far inside its bracket a secant lands: one that stays at an end would never narrow it
 MAX_UNDECIDED = 2
@@ -336,11 +337,16 @@ def _shortfall(found: Sequence[Crossing], search: Search) -> float:
 
 
 def _next_probe_rate(runs: Sequence[Evidence], search: Search) -> float | None:
-    """Double while probes pass, halve while they do not; None once they have bracketed the answer."""
+    """Double while probes pass, halve while they do not; None once they have bracketed the answer.
+
+    A probe can be too short to show a backlog: answers that have become far slower stop it, whatever passes.
+    """
     if _full(runs):
         return None
-    passing = max((probe.rate_per_s for probe in runs if probe.passes), default=None)
-    failing = min((probe.rate_per_s for probe in runs if not probe.passes), default=None)
+    answer_s = SLOWER * min((probe.answer_s for probe in runs if probe.passes), default=0.0)
+    failing = min((p.rate_per_s for p in runs if not p.passes or p.answer_s > answer_s), default=None)
+    below = (p.rate_per_s for p in runs if p.passes and (failing is None or p.rate_per_s < failing))
+    passing = max(below, default=None)
     if failing is not None and (passing is not None or any(run.fails and run.is_alone for run in runs)):
         return None
     rate = search.start_per_s
@@ -359,8 +365,9 @@ def _first_rate(runs: Sequence[Evidence], search: Search) -> float:
 
 
 def _middle_rate(found: Sequence[Crossing], search: Search) -> float:
-    """Where a later one starts: at the crossings so far."""
-    return _within(exp(fmean(crossing.middle for crossing in found)), search)
+    """Where a later one starts: just below the crossings so far, for at saturation no run is long enough."""
+    centre = fmean(crossing.middle for crossing in found)
+    return _within(exp(centre - log1p(search.precision) / 2), search)
 
 
 def _next_rate(own: Sequence[Evidence], search: Search, step: float) -> float:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from loadgen.measure.capacity import MIN_REQUESTS, Said
 from loadgen.measure.columns import Columns
-from loadgen.measure.events import Events, Gaps
+from loadgen.measure.events import BY_REQUEST, Events
+from loadgen.measure.gaps import Gaps
 from loadgen.measure.measured import Measured
 from loadgen.measure.metrics import compute_samples, request_values
 from loadgen.measure.slo import parse_slo
@@ -81,6 +82,7 @@ def _measured(
         last_token_ns=last,
         done_ns=last,
         recv_lag_ns=np.zeros(len(at)),
+        write_lag_ns=np.zeros(len(at)),
         prompt_tokens_planned=np.ones(len(at)),
         output_tokens_planned=tokens,
         prompt_tokens=np.ones(len(at)),
@@ -93,7 +95,8 @@ def _measured(
     counted = np.asarray(columns.is_ok & window.holds(due))
     nothing = np.zeros(0, np.int64)
     gaps = Gaps(ns=nothing, offsets=np.zeros(int(counted.sum()) + 1, np.int64), tokens=None)
-    values = request_values(columns, counted, np.zeros(int(counted.sum())))
+    by_request = {name: np.full(int(counted.sum()), np.nan) for name in BY_REQUEST}
+    values = request_values(columns, counted, by_request)
     return Measured(
         columns=columns,
         workload={"arrival": "poisson", "rate_per_s": rate_per_s},
@@ -104,7 +107,8 @@ def _measured(
         events=cast(Events, None),  # no figure here rests on them
         gaps=gaps,
         values=values,
-        samples=compute_samples(values, gaps, columns, window),
+        ranges={},
+        samples=compute_samples(values, {}, gaps, columns, window),
     )
 
 
