@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
@@ -245,24 +244,30 @@ class Spending:
         self._budget_s = budget_s
         self._is_virtual = is_virtual
         self._began = self._last = time.monotonic()
-        self._overheads: list[float] = []
+        self._spent: list[
+            tuple[int, float]
+        ] = []  # requests of a run, and seconds beside those of its schedule
 
     def note(self, plan: Plan) -> float:
         """Note that a run of the plan has just ended; return the seconds that it took."""
         now = time.monotonic()
         seconds, self._last = now - self._last, now
-        self._overheads.append(seconds / len(plan) if self._is_virtual else max(0.0, seconds - plan.span_s))
+        self._spent.append((len(plan), max(0.0, seconds - self._scheduled_s(plan))))
         return seconds
 
     def wanted_s(self, plan: Plan) -> float:
-        """How long a run of the plan will take."""
-        overhead = median(self._overheads or [0.0])
-        return len(plan) * overhead if self._is_virtual else plan.span_s + overhead
+        """How long a run of the plan will take: as the quickest so far, and more as the largest was larger."""
+        least_s = min((seconds for _, seconds in self._spent), default=0.0)
+        num, most_s = max(self._spent, default=(1, least_s))
+        return self._scheduled_s(plan) + least_s + (most_s - least_s) * len(plan) / num
+
+    def _scheduled_s(self, plan: Plan) -> float:
+        return 0.0 if self._is_virtual else plan.span_s
 
     def say_stop(self, plan: Plan, num_runs: float) -> str:
         """Why so many runs of the plan are not begun; empty where there is time for them."""
         elapsed, wanted_s = self._last - self._began, num_runs * self.wanted_s(plan)
-        if not self._overheads or elapsed + wanted_s <= self._budget_s:
+        if not self._spent or elapsed + wanted_s <= self._budget_s:
             return ""
         what = "the next run" if num_runs == 1 else f"runs of {plan.span_s:.3g} s for two replicates"
         return (

@@ -22,7 +22,7 @@ from loadgen.measure.measured import Measured, measure
 from loadgen.measure.metrics import UNITS
 from loadgen.measure.options import MeasureOptions
 from loadgen.measure.slo import Objective, parse_slo
-from loadgen.stats.capacity import ANSWERS, Answer, Capacity, Evidence, Trial
+from loadgen.stats.capacity import ANSWERS, HEADROOM, Answer, Capacity, Evidence, Trial
 from loadgen.stats.intervals import independent_values, independent_values_of_mean
 from loadgen.store import Run
 from loadgen.units import format_rate, format_seconds
@@ -63,7 +63,7 @@ class Said:
         found = [compare_with_limit(measured, one, failed_share) for one in objectives]
         margin = max((margin for _, margin in found), default=inf)
         answer_s = measured.samples["e2e_s"].moments()[0] or 0.0
-        needed_s = ANSWERS * answer_s
+        needed_s = ANSWERS / HEADROOM * answer_s  # a first answer is shorter
         if backlog is not None and is_healthy and margin <= 0:
             needed_s = max(needed_s, backlog.needed_s or 0.0)
         return cls(
