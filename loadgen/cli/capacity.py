@@ -256,7 +256,7 @@ class Spending:
         return seconds
 
     def wanted_s(self, plan: Plan) -> float:
-        """How long a run of the plan will take: as the quickest so far, and more as the largest was larger."""
+        """How long a run of the plan will take: the quickest so far, and what the largest took beyond it."""
         least_s = min((seconds for _, seconds in self._spent), default=0.0)
         num, most_s = max(self._spent, default=(1, least_s))
         return self._scheduled_s(plan) + least_s + (most_s - least_s) * len(plan) / num
