@@ -24,6 +24,7 @@ from statistics import fmean, stdev
 
 INTERPOLATED_RATIO = 1.12  # a bracket this narrow is interpolated where both ends have a figure
 INTERPOLATED_MARGIN = 1.0  # and where these are not further apart
+SERVED_RATIO = 1.04  # and what was served is that near to what passes
 NARROW_RATIO = 1.03  # at the latest; where the failing end has no figure both ends are kept
 FIRST_STEP = 1.25
 LATER_STEP = 1.08
@@ -274,14 +275,28 @@ def find_crossing(own: Sequence[Evidence], search: Search) -> Crossing | None:
         return Crossing(low_per_s=rate, high_per_s=rate, is_highest=True, shortfall=low.shortfall)
     if low is None or high is None:
         return None
+    shortfall = _find_shortfall(low, high, search)
+    if high.served_per_s is not None:
+        # a figure that queues do not touch holds until saturation, others cross before it
+        top = _top(low, high)
+        if top / low.rate_per_s > SERVED_RATIO:
+            return None
+        return Crossing(low_per_s=_interpolate(low, high), high_per_s=top, shortfall=shortfall)
     ratio = high.rate_per_s / low.rate_per_s
     is_near = ratio <= INTERPOLATED_RATIO and _distance(low, high) <= INTERPOLATED_MARGIN
     if not (is_near or ratio <= NARROW_RATIO):
         return None
     ends = low.rate_per_s, high.rate_per_s
-    if high.has_figure or high.served_per_s is not None:
+    if high.has_figure:
         ends = (_interpolate(low, high),) * 2
-    return Crossing(low_per_s=ends[0], high_per_s=ends[1], shortfall=_find_shortfall(low, high, search))
+    return Crossing(low_per_s=ends[0], high_per_s=ends[1], shortfall=shortfall)
+
+
+def _top(low: Evidence, high: Evidence) -> float:
+    """The rate above which nothing passes: the failing one, or what was served there."""
+    if high.served_per_s is None:
+        return high.rate_per_s
+    return min(max(high.served_per_s, low.rate_per_s), high.rate_per_s)
 
 
 def _find_doubt(high: Evidence) -> float:
@@ -291,9 +306,7 @@ def _find_doubt(high: Evidence) -> float:
 
 
 def _distance(low: Evidence, high: Evidence) -> float:
-    """By how much their margins differ; 0 where the failing end is known by what was served."""
-    if high.served_per_s is not None:
-        return 0.0
+    """By how much their margins differ."""
     assert low.margin is not None
     assert high.margin is not None
     return high.margin - low.margin
@@ -304,11 +317,11 @@ def _find_shortfall(low: Evidence, high: Evidence, search: Search) -> float:
 
     Where the figure grows fast with the rate, its error hardly moves the crossing, and fewer values will do.
     """
-    top, num_values = high.rate_per_s, low.num_values
+    num_values = low.num_values
     if high.served_per_s is not None:
-        slope = 1 / max(log(max(high.served_per_s, low.rate_per_s) / low.rate_per_s), search.precision)
+        slope = 1 / max(log(_top(low, high) / low.rate_per_s), search.precision)
     elif high.has_figure:
-        slope = _distance(low, high) / log(top / low.rate_per_s)
+        slope = _distance(low, high) / log(high.rate_per_s / low.rate_per_s)
         num_values = (num_values + high.num_values) / 2
     else:
         slope = 1 / search.precision
@@ -394,12 +407,9 @@ def _interpolate(low: Evidence, high: Evidence) -> float:
         return sqrt(low.rate_per_s * high.rate_per_s)
     assert low.margin is not None
     assert high.margin is not None
-    top = high.rate_per_s
-    if high.served_per_s is not None:
-        top = min(max(high.served_per_s, low.rate_per_s), top)
     above, below = exp(-low.margin) - 1, 1 - (exp(-high.margin) if high.served_per_s is None else 0.0)
     share = above / (above + below)
-    return 1 / ((1 - share) / low.rate_per_s + share / top)
+    return 1 / ((1 - share) / low.rate_per_s + share / _top(low, high))
 
 
 def _without_confidence(
