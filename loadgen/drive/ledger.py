@@ -31,6 +31,7 @@ MAX_BATCH_STAMPS = 65_536  # written at once whatever is due
 BATCH_AGE_NS = 1_000_000_000
 FLUSH_NS = 500_000  # and a third of a microsecond a stamp
 FLUSH_NS_PER_STAMP = 300
+MOST_SLOW, FORGOTTEN = 20.0, 0.9  # bounds what a slow one adds; what is left of that at the next
 
 ToRecord = Callable[[Exchange], RequestRecord]
 
@@ -82,6 +83,7 @@ class Ledger:
         self._batch_rows = 0
         self._batch_stamps = 0
         self._batch_since_ns = 0
+        self._flush_factor = 1.0  # how much longer than expected the last ones took
         self.tally = Tally()
         self.num_events = 0
         self.num_parsed_under_load = 0
@@ -100,7 +102,7 @@ class Ledger:
 
     def idle_work(self, spare_ns: int) -> Callable[[], None] | None:
         """What can be done within `spare_ns`, by what it took the last times; None for nothing."""
-        if spare_ns > FLUSH_NS + FLUSH_NS_PER_STAMP * self._batch_stamps and self._is_batch_due():
+        if spare_ns > self._flush_ns() * self._flush_factor and self._is_batch_due():
             return self.flush
         if self._finished and spare_ns > self._finished[0][1] * self._ns_per_byte:
             return self.parse_one
@@ -137,9 +139,16 @@ class Ledger:
         if self._batch_stamps > MAX_BATCH_STAMPS:
             self.flush()
 
+    def _flush_ns(self) -> int:
+        return FLUSH_NS + FLUSH_NS_PER_STAMP * self._batch_stamps
+
     def flush(self) -> None:
         """Write the rows made since the last time."""
+        begun_ns = now_ns()
         self._rows.flush()
+        # a slow disk or processor is remembered at once, and forgotten slowly
+        took = min((now_ns() - begun_ns) / self._flush_ns(), MOST_SLOW)
+        self._flush_factor = max(took, self._flush_factor * FORGOTTEN, 1.0)
         self._batch_rows = self._batch_stamps = 0
 
     def take_tally(self) -> Tally:

@@ -95,6 +95,23 @@ def test_one_slow_answer_does_not_stop_the_parsing(monkeypatch: pytest.MonkeyPat
     assert ledger.idle_work(100_000) is None  # every one is slow: the estimate follows
 
 
+def test_a_slow_write_waits_for_a_longer_moment_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(ledger: Ledger) -> None:
+        for index in range(ledger_module.BATCH_ROWS):
+            ledger.add(exchange_of(index))
+        ledger.parse_all()
+
+    ledger, _ = make()
+    fill(ledger)
+    assert ledger.idle_work(1_000_000) == ledger.flush
+    clock = iter(range(0, 10**15, 8_000_000))
+    monkeypatch.setattr(ledger_module, "now_ns", lambda: next(clock))
+    ledger.flush()  # it took 8 ms
+    fill(ledger)
+    assert ledger.idle_work(1_000_000) is None
+    assert ledger.idle_work(20_000_000) == ledger.flush
+
+
 def test_beyond_the_bound_the_oldest_is_parsed_at_once_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_module, "MAX_KEPT_BYTES", 4_400)
     ledger, rows = make()
