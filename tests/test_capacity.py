@@ -32,7 +32,7 @@ def test_the_capacity_of_continuous_batching_is_found(
 ) -> None:
     """E[T] = (c + a) N / (1 - rate a N) + half a step: 1.65 s at 19.95 requests/s."""
     code, found = search(
-        capsys, "--slo", "e2e.mean=1.65s", "--duration", "240s", "--repeat", "3", "--out", tmp_path
+        capsys, "--slo", "e2e.mean=1.65s", "--duration", "320s", "--repeat", "3", "--out", tmp_path
     )
     assert code == 0
     assert found["answer"] == "interval"
