@@ -49,8 +49,9 @@ def repeat(name: str, flags: tuple[str, ...], times: int, *, is_paired: bool) ->
     seen: dict[str, Counter[str]] = {arm: Counter() for arm in arms}
     for number in range(times):
         for arm, more in arms.items():
-            pressure = CpuPressure()
+            pressure, stolen_s = CpuPressure(), read_stolen_s()
             summary = measure((*flags, *more))
+            stolen_s = read_stolen_s() - stolen_s
             codes = ", ".join(reason["code"] for reason in summary["verdict"]["reasons"])
             seen[arm][codes or "VALID"] += 1
             figures = "  ".join(
@@ -61,11 +62,17 @@ def repeat(name: str, flags: tuple[str, ...], times: int, *, is_paired: bool) ->
             lag_ms = 1e3 * (summary["metrics"]["send_lag_s"]["p99"] or 0)
             yield (
                 f"  {number + 1:3} {codes or 'VALID':12} {figures}  send lag p99 {lag_ms:.3f} ms, "
-                f"CPU pressure {pressure.percent() or 0:.0f} %  {arm}"
+                f"{summary['load']['scheduling']}, CPU pressure {pressure.percent() or 0:.0f} %, "
+                f"{stolen_s:.2f} s taken from the virtual machine  {arm}"
             )
     for arm, codes_seen in seen.items():
         told = ", ".join(f"{n} {code}" for code, n in codes_seen.most_common())
         yield f"{name} {arm}: {told} of {times}"
+
+
+def read_stolen_s() -> float:
+    """Processor time that the host gave to others while this machine wanted it; since its start."""
+    return int(Path("/proc/stat").read_text().split(None, 10)[8]) / os.sysconf("SC_CLK_TCK")
 
 
 def show(metric: dict[str, Any], statistic: str) -> str:

@@ -215,13 +215,14 @@ def _note(exchange: Exchange, event: str) -> None:
     match event:
         case "connection.connect_tcp.started":
             exchange.reused = False
+            exchange.write_lag_ns = now_ns() - (exchange.sent_ns or 0)
         case "connection.connect_tcp.complete" | "connection.start_tls.complete":
             exchange.connected_ns = now_ns()
         case "http11.send_request_headers.started" | "http2.send_request_headers.started":
             exchange.reused = exchange.connected_ns is None
         case "http11.send_request_body.complete" | "http2.send_request_body.complete":
             exchange.written_ns = now_ns()
-            exchange.write_lag_ns = exchange.written_ns - (exchange.connected_ns or exchange.sent_ns or 0)
+            exchange.write_lag_ns += exchange.written_ns - (exchange.connected_ns or exchange.sent_ns or 0)
 
 
 def _words(exc: BaseException) -> str:
