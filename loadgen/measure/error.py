@@ -151,7 +151,7 @@ def client_late(
 def client_slow(
     unsure: Sequence[Figure], uncertainty_p99_s: float | None, *, advice: str = ""
 ) -> Notice | None:
-    """Events were read late and several at once, and a figure is not sure for it."""
+    """Events were read late and several at once, or requests held back, and a figure is not sure for it."""
     spoilt = [figure for figure in unsure if figure.is_spoilt_by_reads]
     if not spoilt:
         return None
@@ -160,7 +160,7 @@ def client_slow(
     )
     return Notice(
         code="client_slow",
-        message=f"events were read late, several at once{stamps}: {_list(spoilt)}, {LIMIT}.",
+        message=f"the client was slow to read or to write{stamps}: {_list(spoilt)}, {LIMIT}.",
         advice=advice,
     )
 
