@@ -89,14 +89,19 @@ def _find_start(columns: Columns, from_ns: float) -> tuple[float, bool | None]:
         return from_ns, None
     steps = in_flight_steps(columns)
     level = np.append(steps.level, 0)[np.searchsorted(steps.time_ns, scheduled, side="right") - 1]
-    series = (columns.first_token_ns[counts] - scheduled, columns.last_token_ns[counts] - scheduled, level)
-    ranks = [_ranks(values) for values in series]
-    cuts = [mser5_truncation(values) for values in ranks]
-    # of a short series in a steady state, MSER takes the shortest rest one time in ten
-    is_steady = all(
-        cut.reached_steady_state or not drifts(values) for cut, values in zip(cuts, ranks, strict=True)
-    )
-    start = max(cut.num_dropped * cut.reached_steady_state for cut in cuts)
+    # while the first answers are being written, requests in flight climb by themselves
+    first_flowing = int(np.searchsorted(scheduled, scheduled[0] + 1e9 * answer_length_s(columns)))
+    series = [(0, columns.first_token_ns[counts] - scheduled), (0, columns.last_token_ns[counts] - scheduled)]
+    if len(scheduled) - first_flowing >= MIN_VALUES:
+        series.append((first_flowing, level[first_flowing:]))
+    is_steady, start = True, 0
+    for first, values in series:
+        ranks = _ranks(values)
+        cut = mser5_truncation(ranks)
+        # of a short series in a steady state, MSER takes the shortest rest one time in ten
+        is_steady &= cut.reached_steady_state or not drifts(ranks)
+        if cut.reached_steady_state and cut.num_dropped:
+            start = max(start, first + cut.num_dropped)
     return (float(scheduled[start]) if start else from_ns), is_steady
 
 

@@ -148,6 +148,16 @@ def test_each_metric_says_the_highest_percentile_that_ten_independent_values_lie
     assert metrics["send_lag_s"]["carries"] is None
 
 
+def test_answers_that_outlast_the_run_are_no_drift(tmp_path: Path) -> None:
+    # two a second of 20 s each: in flight climbs for most of the 30 s, and nobody waits any longer for it
+    records = [make_record(i, scheduled_s=i / 2, token_ms=tuple(range(1000, 21000, 1000))) for i in range(60)]
+    objective = parse_slo("ttft.p50=2s")
+    run = make_run(tmp_path, records, workload={"arrival": "constant", "rate_per_s": 2.0, "duration_s": 30.0})
+    summary = summarize(run, MeasureOptions(objectives=(objective,), named=(objective,)))
+    assert codes(summary, "reasons") == []
+    assert codes(summary, "findings") == ["undecided"]
+
+
 def test_an_objective_is_certified_where_so_few_misses_are_improbable(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     records = [
