@@ -18,6 +18,7 @@ from loadgen.stats.steady import MIN_VALUES, drifts, mser5_truncation
 
 FILLED = 0.01  # of the window: a fill-up as short as that changes no rate
 MIN_FLOW = 0.1  # of the window
+SHARE_OF_FILL_UP = 0.1  # of the requests: a longer one says nothing of steadiness
 
 
 def schedule_end_ns(columns: Columns, workload: dict[str, Any], is_open: Bools, *, is_closed: bool) -> float:
@@ -89,8 +90,11 @@ def _find_start(columns: Columns, from_ns: float) -> tuple[float, bool | None]:
         return from_ns, None
     steps = in_flight_steps(columns)
     level = np.append(steps.level, 0)[np.searchsorted(steps.time_ns, scheduled, side="right") - 1]
-    # while the first answers are being written, requests in flight climb by themselves
+    # while the first answers are being written, requests in flight climb by themselves; of short answers that
+    # is a matter of a few requests, which MSER finds
     first_flowing = int(np.searchsorted(scheduled, scheduled[0] + 1e9 * answer_length_s(columns)))
+    if first_flowing < SHARE_OF_FILL_UP * len(scheduled):
+        first_flowing = 0
     series = [(0, columns.first_token_ns[counts] - scheduled), (0, columns.last_token_ns[counts] - scheduled)]
     if len(scheduled) - first_flowing >= MIN_VALUES:
         series.append((first_flowing, level[first_flowing:]))
